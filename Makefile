@@ -44,7 +44,7 @@ check: setup-tests ## what CI checks before the tests: format, layering, lint, s
 	scripts/fuzz.sh 5
 	scripts/check-test-long.sh
 
-soak: setup-build ## ten minutes of fuzzed scenarios that `make test` doesn't draw (scripts/soak.sh for longer)
+soak: setup-build ## ten minutes of fuzz that `make test` doesn't draw (scripts/soak.sh for longer)
 	scripts/soak.sh 10
 
 bench: build ## hot paths, as ratios inside one run; and what policies lose on 200 random scenarios

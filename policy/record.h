@@ -23,7 +23,7 @@
 #include "urgent_events.h"
 #include "worth_helping.h"
 
-#define RECORD_VERSION 16u
+#define RECORD_VERSION 17u
 /* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Property tests with other cases than everyday's, until the time is over or one fails: scripts/soak.sh
-# [MINUTES [TEST ARGUMENT…]] Without arguments behind the minutes: the simulator's fuzzed scenarios.
+# [MINUTES [TEST ARGUMENT…]] Without arguments behind the minutes: the simulator's fuzzed scenarios, flipped
+# bits of files that are read again, and limits of threads.
 # Optimised, but with all assertions of a debug build. What fails is printed with its seed, and proptest keeps
 # its case near the test (proptest-regressions), from where every later run repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${1:-10}
 tests=("${@:2}")
-((${#tests[@]})) || tests=(--package microslice-experiments --test simulations fuzz)
+((${#tests[@]})) || tests=(
+    --package microslice-experiments --package microslice-policy --package microslice-metrics
+    --package microslice-cli --lib --test simulations --test decisions --test commands -- fuzz flipped without_threads
+)
 export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
 run=(cargo test --release --locked --target-dir "${CARGO_TARGET_DIR:-target}/soak" "${tests[@]}")
 "${run[@]}" --no-run

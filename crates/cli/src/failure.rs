@@ -1,6 +1,7 @@
 //! How a command fails: one line on standard error and an exit code that scripts can rely on.
 
 use crate::output;
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,13 +63,25 @@ impl std::fmt::Display for Failure {
 
 /// A cause that spans lines (a kernel log, a parser's drawing) is folded: scripts read one line per error.
 fn one_line(cause: impl std::fmt::Display) -> String {
-    cause
-        .to_string()
-        .split('\n')
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ")
+    let cause = cause.to_string();
+    let lines = cause.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
+    lines.join("; ").split(' ').map(shortened).collect::<Vec<_>>().join(" ")
+}
+
+/// Longer than any path that a system takes as a rule, and than any name.
+const WORD_CHARS_MAX: usize = 1_000;
+const ENDS_CHARS: usize = 60;
+
+/// Nobody reads a word of thousands of characters, of which a terminal or a journal has a page then. Its ends
+/// tell whose it is, and the place behind it.
+fn shortened(word: &str) -> Cow<'_, str> {
+    let chars = word.chars().count();
+    if chars <= WORD_CHARS_MAX {
+        return word.into();
+    }
+    let begin: String = word.chars().take(ENDS_CHARS).collect();
+    let end: String = word.chars().skip(chars - ENDS_CHARS).collect();
+    format!("{begin}…{end}").into()
 }
 
 #[cfg(test)]
@@ -78,5 +91,13 @@ mod tests {
     #[test]
     fn a_cause_of_several_lines_is_reported_as_one() {
         assert_eq!(one_line("first\n   second\n\n third"), "first; second; third");
+    }
+
+    #[test]
+    fn a_name_of_thousands_of_characters_is_shortened() {
+        let said = one_line(format!("no scheduler {}: one of two", "é".repeat(10_000)));
+        assert_eq!(said, format!("no scheduler {0}…{1}: one of two", "é".repeat(60), "é".repeat(59)));
+        let path = "/folder".repeat(100);
+        assert_eq!(one_line(&path), path);
     }
 }

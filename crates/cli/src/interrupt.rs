@@ -31,14 +31,27 @@ pub fn on_signal(grace: Option<Duration>, stop: impl Fn() + Send + 'static) -> R
         }
         stop();
         if let Some(grace) = grace {
-            std::thread::spawn(move || {
+            let end_late = move || {
                 std::thread::sleep(grace);
                 let _done = lock(&UNDISTURBED);
                 end()
-            });
+            };
+            if std::thread::Builder::new().spawn(end_late).is_err() {
+                end_late();
+            }
         }
     };
-    ctrlc::set_handler(handler).map_err(Failure::broken)
+    ctrlc::set_handler(handler).map_err(|error| match error {
+        ctrlc::Error::System(cause) => no_thread(&cause),
+        error => Failure::broken(error),
+    })
+}
+
+/// Why nothing can be begun when the system refuses to make a thread.
+pub fn no_thread(cause: &std::io::Error) -> Failure {
+    Failure::bad_input(format_args!(
+        "no thread can be made ({cause}): raise `ulimit -u`, or pids.max of the control group"
+    ))
 }
 
 /// Beyond `ulimit -f` a write shall fail as on a full disk: the signal would end the process and leave its
@@ -82,12 +95,14 @@ fn end() -> ! {
         let _ = std::fs::remove_file(path);
     }
     let (said, heard) = mpsc::channel();
-    std::thread::spawn(move || {
+    let last_words = std::thread::Builder::new().spawn(move || {
         clear_progress();
         let code = Failure::interrupted().report();
         said.send(code)
     });
-    let _ = heard.recv_timeout(LAST_WORDS);
+    if last_words.is_ok() {
+        let _ = heard.recv_timeout(LAST_WORDS);
+    }
     std::process::exit(Failure::INTERRUPTED.into())
 }
 

@@ -6,7 +6,6 @@
 
 mod commands;
 mod failure;
-mod input;
 mod interrupt;
 mod output;
 mod printer;

@@ -4,11 +4,13 @@
 use crate::failure::Failure;
 use crate::interrupt::Unfinished;
 pub use microslice_metrics::html::plain;
-use std::fs::File;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -22,8 +24,8 @@ pub struct OutputFile {
 }
 
 enum Target {
-    /// Next to where the name leads, so that renaming works.
-    Temporary { file: BufWriter<NamedTempFile>, place: PathBuf, _unfinished: Unfinished },
+    /// Next to where the name leads: the name is given to what is complete.
+    Temporary { file: BufWriter<Scratch>, place: PathBuf },
     /// A pipe or a device can't be renamed to.
     InPlace(BufWriter<File>),
 }
@@ -45,10 +47,8 @@ impl OutputFile {
         let target = if is_written_in_place(&place) {
             Target::InPlace(BufWriter::new(open_in_place(&place).map_err(refuse)?))
         } else {
-            let file = tempfile::Builder::new().permissions(readable_by_all()).tempfile_in(folder_of(&place));
-            let file = file.map_err(refuse)?;
-            let unfinished = Unfinished::file(file.path());
-            Target::Temporary { file: BufWriter::new(file), place, _unfinished: unfinished }
+            let file = BufWriter::new(Scratch::beside(&place).map_err(refuse)?);
+            Target::Temporary { file, place }
         };
         Ok(Self { path: path.to_owned(), target })
     }
@@ -64,9 +64,9 @@ impl OutputFile {
         let broken = |error: &io::Error| Failure::broken(cause(&path, error));
         match self.target {
             Target::InPlace(mut file) => file.flush().map_err(|error| broken(&error)),
-            Target::Temporary { file, place, _unfinished } => {
+            Target::Temporary { file, place } => {
                 let file = file.into_inner().map_err(|error| broken(error.error()))?;
-                file.persist(&place).map(drop).map_err(|error| broken(&error.error))
+                file.name(&place).map_err(|error| broken(&error))
             }
         }
     }
@@ -147,8 +147,20 @@ fn open_in_place(place: &Path) -> io::Result<File> {
     match place.file_name().and_then(|name| name.to_str()).filter(|_| is_ours) {
         Some("1") => io::stdout().as_fd().try_clone_to_owned().map(File::from),
         Some("2") => io::stderr().as_fd().try_clone_to_owned().map(File::from),
-        _ => File::options().write(true).open(place),
+        _ => open_if_read(place),
     }
+}
+
+/// To open a pipe that nobody reads waits for a reader.
+fn open_if_read(place: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(place, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NXIO => io::Error::other("nobody reads this pipe: begin to read it first"),
+        error => error.into(),
+    })?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file.into())
 }
 
 fn folder_of(place: &Path) -> &Path {
@@ -160,10 +172,77 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-/// As any program creates files (the umask still applies); temporary files are private by default.
-fn readable_by_all() -> std::fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::Permissions::from_mode(0o666)
+/// A file that isn't complete yet.
+enum Scratch {
+    /// It is gone with its process, whatever ends that.
+    Nameless(File),
+    /// Where the file system has no files without names.
+    Named(NamedTempFile, #[expect(dead_code, reason = "removes the file if a signal comes")] Unfinished),
+}
+
+impl Scratch {
+    /// Readable to those who may read the file that it replaces; a new one is as any program creates it.
+    fn beside(place: &Path) -> io::Result<Self> {
+        let replaced = std::fs::metadata(place).ok().map(|file| file.permissions().mode() & 0o777);
+        let permissions = Permissions::from_mode(replaced.unwrap_or(0o666));
+        let folder = folder_of(place);
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let scratch = match rustix::fs::open(folder, flags, Mode::from_raw_mode(permissions.mode())) {
+            Ok(file) if can_be_named() => Self::Nameless(file.into()),
+            _ => {
+                let file = tempfile::Builder::new().permissions(permissions.clone()).tempfile_in(folder)?;
+                let unfinished = Unfinished::file(file.path());
+                Self::Named(file, unfinished)
+            }
+        };
+        if replaced.is_some() {
+            scratch.file().set_permissions(permissions)?;
+        }
+        Ok(scratch)
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Self::Nameless(file) => file,
+            Self::Named(file, _) => file.as_file(),
+        }
+    }
+
+    fn name(self, place: &Path) -> io::Result<()> {
+        let file = match self {
+            Self::Named(file, _) => return file.persist(place).map(drop).map_err(|error| error.error),
+            Self::Nameless(file) => file,
+        };
+        let link = |to: &Path| link_to(&file, to);
+        match link(place) {
+            // Only a file with a name can take another one's place.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let named = tempfile::Builder::new().make_in(folder_of(place), link)?;
+                named.into_temp_path().persist(place).map_err(|error| error.error)
+            }
+            linked => linked,
+        }
+    }
+}
+
+/// The descriptors of this process give names to files that have none.
+fn can_be_named() -> bool {
+    Path::new("/proc/self/fd").is_dir()
+}
+
+fn link_to(file: &File, to: &Path) -> io::Result<()> {
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+}
+
+impl Write for Scratch {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file().flush()
+    }
 }
 
 impl Write for OutputFile {

@@ -38,8 +38,9 @@ impl ProgressLine {
     pub fn show(what: String, how_far: impl Fn() -> Option<String> + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let watched = over.clone();
-        let thread = std::thread::spawn(move || draw(&what, &how_far, &watched));
-        Self { over, thread: Some(thread) }
+        let thread = std::thread::Builder::new().spawn(move || draw(&what, &how_far, &watched));
+        // Without a thread the work goes on, and isn't shown.
+        Self { over, thread: thread.ok() }
     }
 }
 

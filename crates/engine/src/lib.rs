@@ -9,6 +9,7 @@ mod build;
 mod guest;
 mod measurements;
 mod observers;
+mod panics;
 mod passing;
 mod prefetch;
 pub mod report;
@@ -20,6 +21,7 @@ pub mod trace;
 
 use microslice_model::config::SimulationConfig;
 use microslice_model::events::TraceSink;
+pub use panics::caught;
 use report::RunReport;
 
 /// Why a run could not start or finish.
@@ -34,11 +36,14 @@ pub enum SimError {
     /// An invariant was broken: a bug of the simulator or of the scheduler under test.
     #[error("check failed at {time_ns} ns: {what}")]
     Check { time_ns: u64, what: String },
+    /// The run ended in the middle of something: where, and what was said.
+    #[error("a bug of the simulator: {cause}")]
+    Panic { cause: String },
     #[error("stopped at {time_ns} ns")]
     Stopped { time_ns: u64 },
 }
 
 /// Runs one configuration to its end.
 pub fn simulate(config: &SimulationConfig, sink: &mut dyn TraceSink) -> Result<RunReport, SimError> {
-    simulation::Simulation::new(config, sink)?.run()
+    caught(|| simulation::Simulation::new(config, sink)?.run())
 }

@@ -2,7 +2,7 @@
 
 use microslice_engine::report::RunReport;
 use microslice_engine::simulation::Simulation;
-use microslice_engine::{SimError, simulate};
+use microslice_engine::{SimError, caught, simulate};
 use microslice_model::config::SimulationConfig;
 use microslice_model::events::{NoTrace, TraceEvent, TraceNames, TraceSink};
 use std::borrow::Cow;
@@ -83,10 +83,12 @@ pub fn run_one(
 ) -> Result<(RunReport, Duration), SimError> {
     progress.begin(1, job.warmup_ns + job.duration_ns);
     let mut sink = ProgressSink { progress, seen_ns: 0, is_beaten: &|| false, inside: sink };
-    let mut simulation = Simulation::new(job, &mut sink)?;
-    let begun = Instant::now();
-    let report = simulation.run()?;
-    Ok((report, begun.elapsed()))
+    caught(|| {
+        let mut simulation = Simulation::new(job, &mut sink)?;
+        let begun = Instant::now();
+        let report = simulation.run()?;
+        Ok((report, begun.elapsed()))
+    })
 }
 
 /// A configuration and the seed to run it with: the jobs of many seeds share one configuration.
@@ -176,7 +178,11 @@ pub fn run_numbered_on<T: Send, E: Send + From<SimError>>(
         }
     };
     std::thread::scope(|scope| {
-        (0..threads.clamp(1, jobs.max(1))).for_each(|_| drop(scope.spawn(work)));
+        // Where no more threads can be made, those that there are do the work, if need be this one.
+        let begin = |_| std::thread::Builder::new().spawn_scoped(scope, work).is_ok();
+        if (0..threads.clamp(1, jobs.max(1))).take_while(|&thread| begin(thread)).count() == 0 {
+            work();
+        }
     });
     let results = results.into_iter().map(|slot| slot.into_inner().ok().flatten());
     // A job that nobody began comes behind the failed one, or everything was stopped.

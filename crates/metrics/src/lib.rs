@@ -9,11 +9,13 @@
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod checksum;
 mod estimate;
 mod figure;
 pub mod figures;
 mod histogram;
 pub mod html;
+pub mod input;
 pub mod json;
 pub mod openmetrics;
 pub mod plot;
@@ -25,3 +27,8 @@ pub use estimate::Estimate;
 pub use figure::{Figure, Kind, Unit};
 pub use histogram::{Bucket, Histogram};
 pub use snapshot::{Entry, Snapshot, UnbalancedSum, Value};
+
+/// A number of things, as a sentence has it: `1 VM`, `2 VMs`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

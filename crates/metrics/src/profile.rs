@@ -7,6 +7,7 @@
 //! [`VERSION`] up: old files are then refused.
 
 use crate::Histogram;
+use crate::checksum::{Seal, check, seal};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,6 +29,8 @@ const SECONDS_MAX: f64 = 366.0 * 24.0 * 3600.0;
 /// By how much a vCPU's states may add up to more than the time that it was seen: they are read one after the
 /// other.
 const TOLERANCE: f64 = 1.05;
+/// Shorter than anything that is counted takes: an exit, a switch, an interrupt.
+const EVENT_NS_MIN: u64 = 100;
 
 /// Of one host, over one span of time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -271,7 +274,7 @@ impl Profile {
     /// As it stands in a file.
     pub fn to_text(&self) -> String {
         // Structs of numbers and texts always have a JSON.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        seal(&serde_json::to_string_pretty(self).unwrap_or_default(), b"")
     }
 
     /// Reads a file's text. `file` is how errors call it.
@@ -289,8 +292,17 @@ impl Profile {
             let cause = error.to_string().replace(&place, "");
             ProfileError(format!("{file}:{}:{}: {cause}", error.line(), error.column()))
         };
+        // Who changes a file by hand takes the checksum out.
+        let text = match check(text.as_bytes(), b"") {
+            Seal::Whole(body) => String::from_utf8_lossy(body) + "}",
+            Seal::Missing => text.into(),
+            Seal::Broken => {
+                let cause = "damaged: its checksum doesn't match (after a change by hand take out `crc32`)";
+                return Err(refuse(cause.into()));
+            }
+        };
         // First the version: of another one everything else may be different.
-        let head: Head = serde_json::from_str(text).map_err(at_its_place)?;
+        let head: Head = serde_json::from_str(&text).map_err(at_its_place)?;
         if head.format.as_deref() != Some(FORMAT) {
             return Err(refuse("not a profile: `microslice observe --profile FILE` writes one".into()));
         }
@@ -307,7 +319,7 @@ impl Profile {
                 )));
             }
         }
-        let profile: Self = serde_json::from_str(text).map_err(at_its_place)?;
+        let profile: Self = serde_json::from_str(&text).map_err(at_its_place)?;
         profile.check().map_err(refuse)?;
         Ok(profile)
     }
@@ -330,22 +342,22 @@ impl Profile {
             1,
             VCPUS_MAX,
         )?;
-        self.vms
-            .iter()
-            .enumerate()
-            .try_for_each(|(at, vm)| vm.check(pcpus).map_err(|cause| format!("vms[{at}].{cause}")))
+        self.vms.iter().enumerate().try_for_each(|(at, vm)| {
+            vm.check(pcpus, self.seconds).map_err(|cause| format!("vms[{at}].{cause}"))
+        })
     }
 }
 
 /// What every version has.
 #[derive(Deserialize)]
+#[serde(expecting = "a profile, which is a JSON object")]
 struct Head {
     format: Option<String>,
     version: Option<u64>,
 }
 
 impl VmProfile {
-    fn check(&self, pcpus: u32) -> Result<(), String> {
+    fn check(&self, pcpus: u32, seconds: f64) -> Result<(), String> {
         within("vcpus", u64::from(self.vcpus), 1, VCPUS_MAX)?;
         within("weight", self.weight, 1, WEIGHT_MAX)?;
         if let Some(pcpu) = self.affinity.iter().find(|&&pcpu| pcpu >= pcpus) {
@@ -359,10 +371,53 @@ impl VmProfile {
         for (key, text) in [("name", &self.name), ("kernel", &self.kernel)] {
             within(&format!("the length of {key}"), text.as_ref().map_or(0, String::len), 0, NAME_BYTES_MAX)?;
         }
-        let most_ns = SECONDS_MAX * 1e9 * f64::from(self.vcpus);
-        within("observed_ns", self.observed_ns as f64, 0.0, most_ns)?;
+        let most_ns = (seconds * TOLERANCE + 1.0) * 1e9 * f64::from(self.vcpus);
+        within("observed_ns", self.observed_ns, 0, most_ns as u64)?;
         let used_ns = self.ran_ns as f64 + self.ready_ns as f64;
-        within("ran_ns and ready_ns together", used_ns, 0.0, self.observed_ns as f64 * TOLERANCE)
+        within("ran_ns and ready_ns together", used_ns, 0.0, self.observed_ns as f64 * TOLERANCE)?;
+        self.check_counts()
+    }
+
+    /// What takes a vCPU some time each time can't be counted as often as one likes.
+    fn check_counts(&self) -> Result<(), String> {
+        let most = self.observed_ns / EVENT_NS_MIN + 1;
+        let Self { pause_exits, directed_yields, lock_halts, .. } = *self;
+        for (key, count) in [
+            ("turns_ended, all together", self.turns_ended.total()),
+            ("pause_exits", pause_exits),
+            ("directed_yields", directed_yields),
+            ("lock_halts", lock_halts),
+        ] {
+            within(key, count, 0, most)?;
+        }
+        let Interrupts { other, reschedule, call_function, virq, timer } = self.interrupts;
+        for (key, kind) in [
+            ("other", other),
+            ("reschedule", reschedule),
+            ("call_function", call_function),
+            ("virq", virq),
+            ("timer", timer),
+        ] {
+            // One that is sent may have many recipients.
+            let most_sent = most.saturating_mul(u64::from(self.vcpus));
+            within(&format!("interrupts.{key}.sent"), kind.sent, 0, most_sent)?;
+            self.check_waits(&format!("interrupts.{key}.waits"), &kind.waits)?;
+        }
+        self.check_waits("waits", &self.waits)?;
+        self.check_waits("shootdowns", &self.shootdowns)
+    }
+
+    fn check_waits(&self, key: &str, waits: &Waits) -> Result<(), String> {
+        let Waits { count, total_ns, p50_ns, p99_ns, max_ns } = *waits;
+        // Each vCPU may wait for each of the others. Percentiles are as exact as a histogram.
+        let most_ns = self.observed_ns.saturating_mul(2);
+        let most_total_ns = most_ns.saturating_mul(u64::from(self.vcpus));
+        within(&format!("{key}.count"), count, 0, self.observed_ns / EVENT_NS_MIN + 1)?;
+        within(&format!("{key}.total_ns"), total_ns, 0, most_total_ns)?;
+        for (percentile, ns) in [("p50_ns", p50_ns), ("p99_ns", p99_ns), ("max_ns", max_ns)] {
+            within(&format!("{key}.{percentile}"), ns, 0, most_ns)?;
+        }
+        Ok(())
     }
 }
 
@@ -456,10 +511,14 @@ mod tests {
             "{error}"
         );
         assert!(!error.contains('\n') && !error.contains("at line"), "{error}");
-        let error = Profile::parse("p.json", &text.replace("\"ran_ns\"", "\"ran\""))
-            .expect_err("unknown key")
-            .to_string();
+        let other = text.replace("\"ran_ns\"", "\"ran\"");
+        let error = Profile::parse("p.json", &other).expect_err("damaged").to_string();
+        assert!(error.starts_with("p.json: damaged: its checksum doesn't match"), "{error}");
+        let (by_hand, _) = other.split_once(",\n  \"crc32\"").expect("a checksum");
+        let error = Profile::parse("p.json", &format!("{by_hand}}}")).expect_err("unknown key").to_string();
         assert!(error.contains("unknown field `ran`"), "{error}");
+        let by_hand = by_hand.replace("\"ran\"", "\"ran_ns\"");
+        assert_eq!(Profile::parse("p.json", &format!("{by_hand}}}")), Ok(profile()));
     }
 
     #[test]
@@ -478,6 +537,22 @@ mod tests {
             refused(|wrong| wrong.vms[0].ran_ns = u64::MAX)
                 .starts_with("p.json: vms[0].ran_ns and ready_ns together: ")
         );
+        type Count = fn(&mut VmProfile) -> &mut u64;
+        let counts: [(Count, &str); 7] = [
+            (|vm| &mut vm.turns_ended.user, "turns_ended, all together"),
+            (|vm| &mut vm.pause_exits, "pause_exits"),
+            (|vm| &mut vm.interrupts.virq.sent, "interrupts.virq.sent"),
+            (|vm| &mut vm.interrupts.timer.waits.count, "interrupts.timer.waits.count"),
+            (|vm| &mut vm.waits.total_ns, "waits.total_ns"),
+            (|vm| &mut vm.shootdowns.max_ns, "shootdowns.max_ns"),
+            (|vm| &mut vm.observed_ns, "observed_ns"),
+        ];
+        for (count, key) in counts {
+            for many in [u64::MAX, 20_000_000_000] {
+                let error = refused(|wrong| *count(&mut wrong.vms[0]) = many);
+                assert!(error.starts_with(&format!("p.json: vms[0].{key}: ")), "{error}");
+            }
+        }
         assert!(refused(|wrong| wrong.host.llc_pcpus = 5).contains("host.llc_pcpus: 5; allowed: 0 to 4"));
         assert!(
             refused(|wrong| wrong.vms[0].name = Some("x".repeat(300))).contains("the length of name: 300")

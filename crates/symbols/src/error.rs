@@ -81,7 +81,11 @@ impl Error {
     }
 
     pub fn io(error: &std::io::Error) -> Self {
-        Self::new(Place::Whole, Cause::Io(error.to_string()))
+        let cause = match error.kind() {
+            std::io::ErrorKind::WouldBlock => "isn't a file that ends: more may come".to_owned(),
+            _ => error.to_string(),
+        };
+        Self::new(Place::Whole, Cause::Io(cause))
     }
 
     /// Says that the place is in the unpacked payload, not in the file.

@@ -29,3 +29,11 @@ pub use slide::{SlideFinder, SlideState};
 pub use source::{Source, SourceKind};
 pub use store::{Store, StoredKernel};
 pub use table::{Hit, Symbol, SymbolTable, SymbolTableBuilder, TextBounds};
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Opens a file of which all is read: it never waits for more, as some of the kernel's (/proc/kmsg) do.
+fn open_to_end(path: &std::path::Path) -> std::io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}

@@ -72,7 +72,7 @@ fn open_file(path: &Path) -> Result<Source, Error> {
     if !metadata.is_file() {
         return Err(Error::new(Place::Whole, Cause::Io("isn't a regular file".into())));
     }
-    let mut file = File::open(path).map_err(|error| Error::io(&error))?;
+    let mut file = crate::open_to_end(path).map_err(|error| Error::io(&error))?;
     let mut head = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(|error| Error::io(&error))?;
     if head.is_empty() {

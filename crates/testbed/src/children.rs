@@ -18,7 +18,8 @@ pub fn spawn(mut command: Command, inherited: Vec<RawFd>) -> io::Result<Child> {
     static NURSERY: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
     let nursery = NURSERY.get_or_init(|| {
         let (sender, orders) = channel::<Order>();
-        std::thread::spawn(move || {
+        // Without the thread nobody takes orders: each is refused.
+        let _ = std::thread::Builder::new().spawn(move || {
             for (mut command, reply) in orders {
                 let _ = reply.send(command.spawn());
             }
@@ -42,7 +43,7 @@ pub fn spawn(mut command: Command, inherited: Vec<RawFd>) -> io::Result<Child> {
     }
     let (reply, answer) = channel();
     let sender = nursery.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    let gone = |_| io::Error::other("the thread that starts children is gone");
+    let gone = |_| io::Error::other("there is no thread that starts children (see `ulimit -u`)");
     sender.send((command, reply)).map_err(|_| gone(()))?;
     answer.recv().map_err(|_| gone(()))?
 }

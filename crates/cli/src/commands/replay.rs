@@ -1,14 +1,13 @@
 //! `microslice replay`: the parity of kernel and simulator, shown on a recording.
 
 use crate::failure::Failure;
-use crate::input;
 use crate::output::print;
 use crate::progress::ProgressLine;
 use clap::Args;
+use microslice_metrics::input::{self, Input};
 use microslice_policy::Coded;
 use microslice_policy::RecordKind;
 use microslice_policy::replay::{UrgentEvents, Waits, replay};
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,7 +77,7 @@ fn by_event([ipi, ple, irq]: [u64; 3]) -> serde_json::Value {
     serde_json::json!({"ipi": ipi, "ple": ple, "irq": irq})
 }
 
-fn progress_line(recording: &Path, file: &File, read: Arc<AtomicU64>) -> ProgressLine {
+fn progress_line(recording: &Path, file: &Input, read: Arc<AtomicU64>) -> ProgressLine {
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     ProgressLine::show(format!("replaying {}", recording.display()), move || {
         let read = read.load(Ordering::Relaxed);

@@ -11,6 +11,7 @@ use microslice_engine::trace::{PerfettoTrace, TextTrace};
 use microslice_experiments::batch::{BatchProgress, run_one};
 use microslice_experiments::figures::snapshot_of;
 use microslice_experiments::scenario::{self, Overrides, Scenario, Shelf};
+use microslice_host::settings::trace::TraceSettings;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::StepChart;
 use microslice_metrics::{Snapshot, Unit, Value, figures, json, openmetrics, table};
@@ -55,6 +56,16 @@ pub struct Simulate {
     /// Write a trace: Perfetto's format, or text lines if FILE ends in .txt
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    /// With --trace: as long as the file is smaller
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = TraceSettings::DEFAULT_MIB,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(TraceSettings::MIB_MAX)),
+        requires = "trace"
+    )]
+    trace_size: u32,
 
     /// Write the figures as a self-contained page
     #[arg(long, value_name = "FILE")]
@@ -121,7 +132,12 @@ pub fn run(args: Simulate) -> Result<(), Failure> {
     let html = OutputFile::wanted(args.html.as_deref(), &scenario.files)?;
     let (report, elapsed) = {
         let _line = ProgressLine::of_batch(format!("simulating {reference}"), progress.clone());
-        run_with_trace(&scenario, &progress, args.trace.as_deref().zip(trace))?
+        run_with_trace(
+            &scenario,
+            &progress,
+            args.trace.as_deref().zip(trace),
+            u64::from(args.trace_size) << 20,
+        )?
     };
     let rate = report.events as f64 / elapsed.as_secs_f64().max(1e-9);
     let rate = Unit::Count.show(rate.round());
@@ -149,6 +165,7 @@ fn run_with_trace(
     scenario: &Scenario,
     progress: &BatchProgress,
     trace: Option<(&Path, OutputFile)>,
+    bytes_max: u64,
 ) -> Result<(RunReport, Duration), Failure> {
     let failed = |error: SimError| failure_of(&scenario.name, &error);
     let Some((path, file)) = trace else {
@@ -157,17 +174,28 @@ fn run_with_trace(
     let unwritable = |error: std::io::Error| Failure::broken(output::cause(path, &error));
     // A full disk stops the run; then the disk is the cause, not the stop.
     if path.extension().is_some_and(|extension| extension == "txt") {
-        let mut sink = TextTrace::new(file);
+        let mut sink = TextTrace::new(file, bytes_max);
         let report = run_one(&scenario.config, progress, &mut sink);
+        say_where_it_ends(path, sink.full_at_ns());
         let file = sink.finish().map_err(unwritable)?;
         let report = report.map_err(failed)?;
         return file.commit().map(|()| report);
     }
-    let mut sink = PerfettoTrace::new(file);
+    let mut sink = PerfettoTrace::new(file, bytes_max);
     let report = run_one(&scenario.config, progress, &mut sink);
+    say_where_it_ends(path, sink.full_at_ns());
     let file = sink.finish(scenario.config.warmup_ns + scenario.config.duration_ns).map_err(unwritable)?;
     let report = report.map_err(failed)?;
     file.commit().map(|()| report)
+}
+
+/// The run itself goes on.
+fn say_where_it_ends(path: &Path, full_at_ns: Option<u64>) {
+    if let Some(time_ns) = full_at_ns {
+        let time = Unit::Nanoseconds.show(time_ns as f64);
+        let why = "as large as it may be: --trace-size";
+        output::say(format_args!("{}: the trace ends after {time} ({why})", path.display()));
+    }
 }
 
 /// A configuration or a workload that can't run is bad input; a broken invariant is a bug; only Ctrl-C stops
@@ -177,7 +205,7 @@ pub fn failure_of(scenario: &str, error: &SimError) -> Failure {
         SimError::Config { .. } | SimError::Deadlock { .. } => {
             Failure::bad_input(format!("{scenario}: {error}"))
         }
-        SimError::Check { .. } => Failure::broken(format!("{scenario}: {error}")),
+        SimError::Check { .. } | SimError::Panic { .. } => Failure::broken(format!("{scenario}: {error}")),
         SimError::Stopped { .. } => Failure::interrupted(),
     }
 }

@@ -8,7 +8,9 @@ use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
 use microslice_experiments::batch::{BatchProgress, all_cores};
-use microslice_experiments::sweep::{self, Journal, Journals, Part, SweepError, WriteError, are_there};
+use microslice_experiments::sweep::{self, FailedRun, Group, Journal, Journals};
+use microslice_experiments::sweep::{Part, SweepError, WriteError, are_there, groups};
+use microslice_metrics::counted;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -98,12 +100,16 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let progress = progress::stoppable_within(None)?;
     let work = Work { file: args.file.clone(), sweep, results, progress };
     let jobs = args.jobs.map_or_else(all_cores, |jobs| jobs as usize);
-    match (is_complete, args.part) {
+    let (groups, failed) = match (is_complete, args.part) {
         (true, Some(_)) => {
             output::say(format_args!("{}: complete, nothing is left to run", work.results.display()));
             return Ok(());
         }
-        (true, None) => work.clean_again(),
+        (true, None) => {
+            let read = work.read()?;
+            work.clean_again();
+            read
+        }
         (false, Some(part)) => return work.make(part, jobs),
         (false, None) if args.merge => work.merge()?,
         (false, None) if args.slurm => {
@@ -112,15 +118,15 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
                 return slurm::tell(&work, &job, args.json);
             }
             slurm::wait(&work, &job)?;
-            work.merge().map_err(|failure| job.blame(&work, failure))?;
+            work.merge().map_err(|failure| job.blame(&work, failure))?
         }
         (false, None) => {
             work.make(Part::WHOLE, jobs)?;
-            work.merge()?;
+            work.merge()?
         }
-    }
+    };
     let options = shown::Options { relative: args.relative, all: args.all, json: args.json };
-    shown::show(&work.sweep, &work.results, &options)
+    shown::show(&work.sweep, &groups, &failed, &options)
 }
 
 /// In the working folder: that of the file may be another user's.
@@ -148,6 +154,11 @@ impl Work {
             return Ok(());
         }
         let made = self.sweep.runs() - journals.left(Part::WHOLE).len();
+        if journals.damaged() > 0 {
+            let damaged = counted(journals.damaged(), "damaged line");
+            let path = journal.path().display();
+            output::say(format_args!("{path}: {damaged}: what isn't whole is made again"));
+        }
         if made > 0 {
             output::say(format_args!("{made} of {} runs were made before", self.sweep.runs()));
         }
@@ -157,8 +168,13 @@ impl Work {
         self.sweep.run(&left, jobs, &self.progress, record).map_err(|error| self.failure(error))
     }
 
-    /// Makes the results of all journals, which aren't needed any more then.
-    fn merge(&self) -> Result<(), Failure> {
+    /// What the results say.
+    fn read(&self) -> Result<(Vec<Group>, Vec<FailedRun>), Failure> {
+        groups(&self.sweep, &self.results).map_err(Failure::bad_input)
+    }
+
+    /// Makes the results of all journals, which aren't needed any more when these can be read.
+    fn merge(&self) -> Result<(Vec<Group>, Vec<FailedRun>), Failure> {
         let journals = self.journals()?;
         if !journals.left(Part::WHOLE).is_empty() {
             return Err(Failure::bad_input(format_args!(
@@ -175,10 +191,9 @@ impl Work {
         file.commit().map_err(Failure::into_bad_input)?;
         let on_disk = std::fs::File::open(&self.results).and_then(|file| file.sync_all());
         on_disk.map_err(|error| Failure::bad_input(output::cause(&self.results, &error)))?;
-        // As long as the results can't be read, the journals are all that there is.
-        sweep::groups(&self.sweep, &self.results).map_err(|error| self.failure(error))?;
+        let read = self.read().inspect_err(|_| drop(std::fs::remove_file(&self.results)))?;
         journals.remove().map_err(|error| self.failure(error))?;
-        slurm::clean(&self.results)
+        slurm::clean(&self.results).map(|()| read)
     }
 
     /// A kill may have come between the results and this. What can't be removed (in another user's folder)
@@ -189,13 +204,7 @@ impl Work {
     }
 
     fn journals(&self) -> Result<Journals<'_>, Failure> {
-        let journals = Journals::scan(&self.sweep, &self.results).map_err(|error| self.failure(error))?;
-        if journals.damaged() > 0 {
-            let cause =
-                format!("{} damaged lines don't count; their runs are made again", journals.damaged());
-            output::say(format_args!("{}: {cause}", self.results.display()));
-        }
-        Ok(journals)
+        Journals::scan(&self.sweep, &self.results).map_err(|error| self.failure(error))
     }
 
     /// Whatever is in the way of results is bad input: a journal of another sweep, a full disk.

@@ -108,7 +108,7 @@ fn looks(address: Address, interval: Duration) -> Result<(Views, mpsc::Sender<()
             }
         }
     });
-    thread.map_err(Failure::broken)?;
+    thread.map_err(|error| interrupt::no_thread(&error))?;
     Ok((views, done))
 }
 

@@ -3,13 +3,13 @@
 
 use super::simulate::failure_of;
 use crate::failure::Failure;
-use crate::input;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
+use microslice_metrics::input;
 use microslice_metrics::profile::{HostProfile, Profile, SIZE_MAX, VmProfile};
 use microslice_metrics::table::Table;
-use microslice_metrics::{Estimate, Unit};
+use microslice_metrics::{Estimate, Unit, counted};
 use microslice_studies::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WhatIfError, fit, predict};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -161,10 +161,10 @@ impl Prediction<'_> {
     fn to_text(&self) -> String {
         let Self { profile, fit, policies, seeds, rows } = *self;
         let mut text = format!(
-            "{} VMs on {} pCPUs, observed for {:.1} s under {}\n\n\
+            "{} on {}, observed for {:.1} s under {}\n\n\
          The model under {}, beside the profile that it is fitted to (off by {:.0} % on average):\n\n{}\n",
-            profile.vms.len(),
-            profile.host.pcpus,
+            counted(profile.vms.len(), "VM"),
+            counted(profile.host.pcpus as usize, "pCPU"),
             profile.seconds,
             if profile.host.scheduler == HostProfile::KERNEL {
                 "the kernel's own scheduler"

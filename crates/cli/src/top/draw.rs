@@ -64,10 +64,10 @@ fn head_line(app: &App) -> String {
         source => source,
     };
     format!(
-        "microslice {source}  {}  up {:.0} s  {} VMs{paused}",
+        "microslice {source}  {}  up {:.0} s  {}{paused}",
         app.address,
         app.rates.seconds,
-        app.rates.vms.len()
+        microslice_metrics::counted(app.rates.vms.len(), "VM")
     )
 }
 

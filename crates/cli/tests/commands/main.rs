@@ -17,5 +17,6 @@ mod streams;
 mod sweep;
 mod symbols;
 mod testbed;
+mod threads;
 mod top;
 mod what_if;

@@ -1,7 +1,7 @@
 //! Where outputs go, and that a signal ends a command whatever it is busy with.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -133,14 +133,10 @@ fn interrupt(child: &Child) {
 /// What an interrupt doesn't end takes minutes, or never ends.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Interrupts when `is_busy`, and shows that the command ends with exit code 130.
-fn assert_one_interrupt_ends(mut command: Command, is_busy: impl Fn() -> bool) {
+/// Interrupts when it is heard, and shows that the command ends with exit code 130.
+fn assert_one_interrupt_ends(mut command: Command) {
     let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-    while !is_busy() {
-        assert_eq!(child.try_wait().expect("its state"), None, "it ended by itself");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The handler is there before anything is opened.
+    await_handler(&mut child);
     std::thread::sleep(Duration::from_millis(300));
     interrupt(&child);
     let begun = Instant::now();
@@ -150,13 +146,92 @@ fn assert_one_interrupt_ends(mut command: Command, is_busy: impl Fn() -> bool) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
+/// Until it has a handler for SIGINT, which it sets before it opens anything.
+fn await_handler(child: &mut Child) {
+    loop {
+        assert_eq!(child.try_wait().expect("its state"), None, "it ended by itself");
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("its status");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("signals");
+        if u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
-fn ctrl_c_ends_a_command_that_waits_for_a_reader_and_leaves_no_file() {
+fn a_pipe_that_nobody_reads_is_refused_before_the_run() {
     let desk = Desk::new();
     let (pipe, trace) = (desk.pipe("page.html"), desk.name("trace.txt"));
-    let command = microslice(&["simulate", "gmake-solo", "--trace", &trace, "--html", &pipe]);
-    assert_one_interrupt_ends(command, || desk.names().len() > 1);
+    let endless = ["simulate", "gmake-solo", "--set", "duration=60 min", "--trace", &trace, "--html", &pipe];
+    let said = refusal(&microslice(&endless).output().expect("it starts"));
+    assert_eq!(said, format!("microslice: {pipe}: nobody reads this pipe: begin to read it first\n"));
     assert_eq!(desk.names(), ["page.html"]);
+    let reader = Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().expect("a reader");
+    // Refused until it has opened its side.
+    while !simulate(&["--html", &pipe]).status.success() {}
+    let page = reader.wait_with_output().expect("it ends").stdout;
+    assert!(String::from_utf8_lossy(&page).contains("</html>"));
+}
+
+#[test]
+fn a_kill_leaves_nothing_beside_the_outputs() {
+    let desk = Desk::new();
+    let (page, trace) = (desk.name("page.html"), desk.name("trace.txt"));
+    let endless = ["simulate", "gmake-solo", "--set", "duration=60 min", "--trace", &trace, "--html", &page];
+    let mut child = microslice(&endless).stderr(Stdio::null()).spawn().expect("it starts");
+    await_handler(&mut child);
+    let has_scratch = |child: &Child| {
+        let open = fs::read_dir(format!("/proc/{}/fd", child.id())).expect("its files").flatten();
+        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file.starts_with(desk.0.path()))
+    };
+    while !has_scratch(&child) {
+        assert_eq!(child.try_wait().expect("its state"), None, "it ended by itself");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    assert!(desk.names().is_empty(), "{:?}", desk.names());
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_who_may_read_it() {
+    let desk = Desk::new();
+    fs::write(desk.path("page.html"), "old").expect("written");
+    for mode in [0o600, 0o664] {
+        fs::set_permissions(desk.path("page.html"), fs::Permissions::from_mode(mode)).expect("changed");
+        assert!(simulate(&["--html", &desk.name("page.html")]).status.success());
+        assert!(is_page(&desk.path("page.html")));
+        let now = fs::metadata(desk.path("page.html")).expect("there").permissions().mode();
+        assert_eq!(now & 0o777, mode);
+    }
+    assert_eq!(desk.names(), ["page.html"]);
+}
+
+#[test]
+fn a_trace_is_bounded_and_says_where_it_ends() {
+    let desk = Desk::new();
+    for name in ["trace.txt", "trace.pftrace"] {
+        let scenario = ["simulate", "gmake-swaptions", "--set", "duration=2 s"];
+        let trace = ["--trace", &desk.name(name), "--trace-size", "1"];
+        let output = microslice(&[&scenario[..], &trace].concat()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains(&format!("{name}: the trace ends after ")), "{said}");
+        assert!(said.contains("(as large as it may be: --trace-size)\n"), "{said}");
+        let bytes = fs::metadata(desk.path(name)).expect("there").len();
+        assert!((900 << 10..(1 << 20) + (64 << 10)).contains(&bytes), "{name}: {bytes}");
+    }
+}
+
+#[test]
+fn what_never_ends_is_no_input() {
+    // A terminal at whose other side nobody is.
+    for command in [&["simulate"][..], &["replay"], &["simulate", "--profile"]] {
+        let said = refusal(&microslice(&[command, &["/dev/ptmx"]].concat()).output().expect("it starts"));
+        assert!(said.starts_with("microslice: /dev/ptmx: "), "{said}");
+        assert!(said.ends_with(": isn't a file that ends: more may come\n"), "{said}");
+    }
 }
 
 #[test]
@@ -166,7 +241,7 @@ fn ctrl_c_ends_a_command_whose_output_nobody_takes() {
     let mut command =
         microslice(&["simulate", "gmake-solo", "--trace", "/dev/stdout", "--html", &desk.name("page.html")]);
     command.stdout(writer);
-    assert_one_interrupt_ends(command, || desk.names().len() == 1);
+    assert_one_interrupt_ends(command);
     assert!(desk.names().is_empty());
 }
 
@@ -181,9 +256,7 @@ fn ctrl_c_ends_a_scenario_in_which_time_hardly_passes() {
     );
     fs::write(desk.path("slow.toml"), text).expect("written");
     let (scenario, page) = (desk.name("slow.toml"), desk.name("page.html"));
-    assert_one_interrupt_ends(microslice(&["simulate", &scenario, "--html", &page]), || {
-        desk.names().len() > 1
-    });
+    assert_one_interrupt_ends(microslice(&["simulate", &scenario, "--html", &page]));
     assert_eq!(desk.names(), ["slow.toml"]);
 }
 

@@ -158,6 +158,30 @@ fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_results() {
 }
 
 #[test]
+fn a_damaged_line_costs_one_run() {
+    let desk = Desk::new();
+    desk.write("small.toml", &SWEEP.replace("seeds = 10", "seeds = 1"));
+    let table = desk.succeed(&[]);
+    let results = desk.read(RESULTS);
+    let damaged = results.replacen("\"figures\":[{\"figure\"", "\"figures\":[{\"fagure\"", 1);
+    assert_ne!(damaged, results);
+    desk.write(RESULTS, &damaged);
+    let error = desk.refuse(&[]);
+    let expected = format!(
+        "{RESULTS}:2: damaged: the line of run 1 is expected here; rename it to {JOURNAL}, \
+         and run the sweep again: it makes what is damaged\n"
+    );
+    assert!(error.ends_with(&expected), "{error}");
+    assert_eq!(desk.read(RESULTS), damaged, "nothing is lost");
+    std::fs::rename(desk.path(RESULTS), desk.path(JOURNAL)).expect("renamed");
+    let output = desk.run(&[]);
+    let again = format!("{JOURNAL}: 1 damaged line: what isn't whole is made again\n");
+    assert_eq!(complaint(&output), again + "5 of 6 runs were made before\n");
+    assert_eq!((text(&output.stdout), desk.read(RESULTS)), (table, results));
+    assert_eq!(desk.names(), [RESULTS]);
+}
+
+#[test]
 fn ctrl_c_keeps_what_was_made_and_says_how_to_go_on() {
     for signal in ["-INT", "-TERM"] {
         // As above.
@@ -301,7 +325,7 @@ fn what_cannot_be_swept_is_refused_before_anything_runs() {
     desk.write("mine.toml", &SCENARIO.replace("20 us", "21 us"));
     let error = desk.refuse(&[]);
     assert!(error.contains("part-1-of-60:1: results of another sweep: "), "{error}");
-    assert!(error.ends_with("; move it away, or name another file by --results\n"), "{error}");
+    assert!(error.ends_with("; name another file by --results, or move this one away\n"), "{error}");
     assert_eq!(desk.succeed(&["--results", "other.jsonl"]).lines().next(), Some("small"));
 }
 

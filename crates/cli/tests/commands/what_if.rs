@@ -68,6 +68,7 @@ fn a_profile_of_another_version_or_a_damaged_one_is_one_line_and_exit_code_2() {
         ("microslice profile", "shopping list", "p.json: not a profile: "),
         ("\"vcpus\": 2", "\"vcpus\": 0", "p.json: vms[0].vcpus: 0; allowed: 1 to 4096"),
         ("\"ran_ns\": 9000000000", "\"ran_ns\": -1", "p.json:11:"),
+        ("\"pause_exits\": 4000", "\"pause_exits\": 18446744073709551615", "p.json: vms[0].pause_exits: "),
         ("\"pcpus\": 2", "\"pcpus\": 2,,", "p.json:6:"),
         ("\"scheduler\": \"kernel\"", "\"scheduler\": \"lavd\"", "p.json: host.scheduler: "),
     ] {
@@ -76,6 +77,11 @@ fn a_profile_of_another_version_or_a_damaged_one_is_one_line_and_exit_code_2() {
     }
     let error = refuse(&["simulate", "--profile", &files.name("none.json")]);
     assert!(error.contains("none.json: No such file"), "{error}");
+    let error = refuse(&["simulate", "--profile", &files.write("list.json", "[]")]);
+    assert!(
+        error.contains("list.json:1:") && error.contains("expected a profile, which is a JSON object"),
+        "{error}"
+    );
     std::fs::write(files.path("bytes.json"), [0xff, 0xfe]).expect("written");
     assert!(refuse(&["simulate", "--profile", &files.name("bytes.json")]).contains("not UTF-8 text"));
 }
@@ -130,6 +136,15 @@ fn a_prediction_has_each_vm_its_fit_and_what_it_cannot_know_and_its_scenario_run
     let fitted = &json["fit"]["vms"][0]["figures"]["calls/s"];
     let off = fitted["model"].as_f64().expect("a number") / fitted["profile"].as_f64().expect("a number");
     assert!((0.5..2.0).contains(&off), "{fitted}");
+}
+
+#[test]
+fn a_vm_bound_to_the_last_pcpu_is_predicted() {
+    let files = Files::new();
+    let profile = profile(&files, "\"affinity\": []", "\"affinity\": [1]");
+    let output = microslice(&["simulate", "--profile", &profile, "--seeds", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("2 VMs on 2 pCPUs, observed for "), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub struct PerfettoTrace<W: Write> {
     /// Flow ids of IPIs sent to each vCPU and not handled yet, oldest first, by kind.
     pending_ipis: BTreeMap<(VcpuId, IpiKind), VecDeque<u64>>,
     next_flow: u64,
+    bytes_max: u64,
+    full_at_ns: Option<u64>,
 }
 
 enum State<W: Write> {
@@ -25,20 +27,28 @@ enum State<W: Write> {
 }
 
 impl<W: Write> PerfettoTrace<W> {
-    /// `out` should be buffered: a packet is some twenty bytes.
-    pub fn new(out: W) -> Self {
+    /// `out` should be buffered: a packet is some twenty bytes. From `bytes_max` on only what is open is
+    /// closed.
+    pub fn new(out: W, bytes_max: u64) -> Self {
         Self {
             state: State::Waiting(Some(out)),
             names: TraceNames::default(),
             pending_ipis: BTreeMap::new(),
             next_flow: 1,
+            bytes_max,
+            full_at_ns: None,
         }
+    }
+
+    /// Where in the run the trace ended because it is as large as it may be.
+    pub fn full_at_ns(&self) -> Option<u64> {
+        self.full_at_ns
     }
 
     /// Closes open slices at the end of the run and flushes; says whether everything was written.
     pub fn finish(self, end_ns: u64) -> io::Result<W> {
         match self.state {
-            State::Under(trace) => trace.finish(end_ns),
+            State::Under(trace) => trace.finish(self.full_at_ns.unwrap_or(end_ns)),
             State::Waiting(out) => {
                 let mut out = out.expect("taken by begin() only, which changes the state");
                 out.flush().map(|()| out)
@@ -207,7 +217,14 @@ impl<W: Write> TraceSink for PerfettoTrace<W> {
     }
 
     fn event(&mut self, time_ns: u64, event: &TraceEvent) {
+        if self.full_at_ns.is_some() {
+            return;
+        }
         if let State::Under(trace) = &mut self.state {
+            if trace.byte_count() >= self.bytes_max {
+                self.full_at_ns = Some(time_ns);
+                return;
+            }
             let (names, pending_ipis, next_flow) = (&self.names, &mut self.pending_ipis, &mut self.next_flow);
             Writing { trace, names, pending_ipis, next_flow }.event(time_ns, event);
         }
@@ -246,7 +263,7 @@ mod tests {
     }
 
     fn trace_of(events: &[(u64, TraceEvent)]) -> Vec<TracePacket> {
-        let mut trace = PerfettoTrace::new(Vec::new());
+        let mut trace = PerfettoTrace::new(Vec::new(), u64::MAX);
         trace.begin(&names());
         events.iter().for_each(|(time, event)| trace.event(*time, event));
         packets(&trace.finish(100).expect("written to memory")).expect("only packets")
@@ -305,7 +322,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut trace = PerfettoTrace::new(Full);
+        let mut trace = PerfettoTrace::new(Full, u64::MAX);
         trace.begin(&names());
         assert!(!trace.progress(0, 1));
         assert_eq!(trace.finish(1).err().map(|error| error.kind()), Some(io::ErrorKind::StorageFull));

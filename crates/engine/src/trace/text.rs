@@ -10,11 +10,19 @@ pub struct TextTrace<W: Write> {
     out: W,
     names: TraceNames,
     error: Option<io::Error>,
+    bytes_left: u64,
+    full_at_ns: Option<u64>,
 }
 
 impl<W: Write> TextTrace<W> {
-    pub fn new(out: W) -> Self {
-        Self { out, names: TraceNames::default(), error: None }
+    /// At most so many bytes.
+    pub fn new(out: W, bytes_max: u64) -> Self {
+        Self { out, names: TraceNames::default(), error: None, bytes_left: bytes_max, full_at_ns: None }
+    }
+
+    /// Where in the run the trace ended because it is as large as it may be.
+    pub fn full_at_ns(&self) -> Option<u64> {
+        self.full_at_ns
     }
 
     /// Flushes, and says whether everything was written.
@@ -101,10 +109,15 @@ impl<W: Write> TraceSink for TextTrace<W> {
     }
 
     fn event(&mut self, time_ns: u64, event: &TraceEvent) {
-        if self.error.is_none() {
-            let line = self.line(event);
-            self.error = writeln!(self.out, "{time_ns:>12} {line}").err();
+        if self.error.is_some() || self.full_at_ns.is_some() {
+            return;
         }
+        let line = format!("{time_ns:>12} {}\n", self.line(event));
+        match self.bytes_left.checked_sub(line.len() as u64) {
+            Some(left) => self.bytes_left = left,
+            None => return self.full_at_ns = Some(time_ns),
+        }
+        self.error = self.out.write_all(line.as_bytes()).err();
     }
 
     fn progress(&mut self, _time_ns: u64, _end_ns: u64) -> bool {

@@ -1,13 +1,14 @@
 //! What runs have been made: journals, which grow by a line a run, and what they are together.
 //!
-//! Mechanism. A journal's first line says of which sweep it is. Each line ends in a seal: a checksum of the
-//!            sweep and of the line. A line counts if it ends, its seal fits, and it names a run as the
-//!            sweep does. So a process may be killed at any instant, and a disk may flip bits. The process
-//!            that goes on cuts off half a line at the end. Runs whose lines don't count are made again. One
-//!            process at a time writes a journal, and any may read it.
+//! Mechanism. A journal's first line says of which sweep it is. A line counts if it is whole: it ends, its
+//!            checksum is that of a line of this sweep, and it names a run as the sweep does. So a process
+//!            may be killed at any instant, and a disk may damage what it holds. The process that goes on
+//!            cuts off half a line at the end. Runs of lines that don't count are made again. One process at
+//!            a time writes a journal, and any may read it.
 
 use super::file::RUNS_MAX;
-use super::{RunName, Sweep, SweepError, lock};
+use super::{FORMAT, RunName, Sweep, SweepError, lock};
+use microslice_metrics::checksum::{self, Seal};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -15,7 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -24,32 +25,8 @@ use std::sync::Mutex;
 
 /// A run of 16,384 VMs has a tenth of it.
 const LINE_MAX: u64 = 512 << 20;
-
-/// What a line's seal begins with. The checksum follows as eight hexadecimal digits, and the object ends.
-const SEAL: &str = ",\"crc32\":\"";
-const SEAL_BYTES: usize = SEAL.len() + 8 + "\"}".len();
-
-/// Puts a seal at the end of a JSON object: the checksum of `sweep`, the first line of the sweep's results,
-/// and of what the object has.
-pub fn seal(sweep: &str, object: &str) -> String {
-    let content = object.strip_suffix('}').unwrap_or(object);
-    format!("{content}{SEAL}{:08x}\"}}", checksum(sweep, content.as_bytes()))
-}
-
-/// True if `line` is what [`seal`] made.
-fn is_sealed(sweep: &str, line: &[u8]) -> bool {
-    let content = line.len().checked_sub(SEAL_BYTES).map(|end| line.split_at(end));
-    content.is_some_and(|(content, seal)| {
-        seal == format!("{SEAL}{:08x}\"}}", checksum(sweep, content)).as_bytes()
-    })
-}
-
-fn checksum(sweep: &str, content: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(sweep.as_bytes());
-    hasher.update(content);
-    hasher.finalize()
-}
+/// Longer than any.
+pub const FIRST_LINE_MAX: usize = 4_096;
 
 /// Every `of`th run, from `number` (from 1) on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,7 +97,7 @@ impl Journal {
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             return Err(SweepError::of_file(&path, "another process writes this part of the sweep"));
         }
-        let end = read_lines(sweep, &path, &file, |_, _, _| Ok(()))?;
+        let end = read_lines(sweep, &path, &file, |_| Ok(()))?;
         let had_half_a_line = file.metadata().map_err(refuse)?.len() > end;
         file.set_len(end).map_err(refuse)?;
         let journal = Self { path, end: Mutex::new((file, end)) };
@@ -184,8 +161,8 @@ impl<'s> Journals<'s> {
 
     fn read(&mut self, path: PathBuf, file: File, part: Part) -> Result<(), SweepError> {
         let number = self.files.len() as u32;
-        read_lines(self.sweep, &path, &file, |at, offset, bytes| {
-            let Some(run) = run_of(self.sweep, bytes) else {
+        read_lines(self.sweep, &path, &file, |FileLine { number: at, offset, bytes, run }| {
+            let Some(run) = run else {
                 self.damaged += 1;
                 return Ok(());
             };
@@ -350,11 +327,9 @@ struct Head<'l> {
     failed: Option<IgnoredAny>,
 }
 
-/// Returns the index of the run that a line is of; `None` if it is of none, or damaged.
+/// Of which run (by index) a line is; `None` if it is of none, or not what was written.
 pub fn run_of(sweep: &Sweep, line: &[u8]) -> Option<usize> {
-    if !is_sealed(sweep.first_line(), line) {
-        return None;
-    }
+    let Seal::Whole(_) = checksum::check(line, sweep.first_line().as_bytes()) else { return None };
     let head: Head<'_> = serde_json::from_slice(line).ok()?;
     let run = head.run.checked_sub(1).filter(|&run| run < sweep.runs())?;
     let name = RunName {
@@ -372,17 +347,29 @@ fn copy(line: Line, file: &File, into: &mut Vec<u8>) -> io::Result<()> {
     file.read_exact_at(into, line.offset)
 }
 
-/// Hands every whole line behind the first one on: its number (from 1), where it begins, and its bytes
-/// without the end. Returns where the last one ends: 0 if not even the first is whole. A first line that is
-/// damaged is handed on, too, if a later one is of this sweep.
+/// A whole line of a journal or of results.
+pub struct FileLine<'l> {
+    /// From 1.
+    pub number: usize,
+    /// Where it begins.
+    pub offset: u64,
+    /// Without the end.
+    pub bytes: &'l [u8],
+    /// By index; `None` if the line doesn't count.
+    pub run: Option<usize>,
+}
+
+/// Hands every whole line behind the first one on. Returns where the last one ends: 0 if not even the first
+/// is whole. A damaged first line does no harm if another line counts: each is of one sweep only.
 pub fn read_lines(
     sweep: &Sweep,
     path: &Path,
     file: &File,
-    mut each: impl FnMut(usize, u64, &[u8]) -> Result<(), SweepError>,
+    mut each: impl FnMut(FileLine<'_>) -> Result<(), SweepError>,
 ) -> Result<u64, SweepError> {
     let (mut reader, mut line, mut end) = (BufReader::new(file), Vec::new(), 0);
-    let first = sweep.first_line().as_bytes();
+    let first = sweep.first_line();
+    let (mut damaged_first, mut is_ours) = (None, false);
     for number in 1.. {
         line.clear();
         let bytes = reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
@@ -391,70 +378,43 @@ pub fn read_lines(
         if bytes == LINE_MAX && !is_whole {
             return Err(SweepError::at_line(path, number, "no line of a sweep's results is that long"));
         }
-        let is_first = number == 1 && is_whole && line == first;
-        if number == 1 && !is_first {
-            if !is_whole && first.starts_with(&line) {
+        if number == 1 && !(is_whole && line == first.as_bytes()) {
+            let is_half = !is_whole && first.as_bytes().starts_with(&line);
+            if is_half {
                 return Ok(0);
             }
-            if !has_line_of(sweep, file).map_err(|error| SweepError::of_file(path, error))? {
+            if let Seal::Whole(_) = checksum::check(&line, b"") {
                 return Err(of_another(path, &line));
             }
+            line.truncate(FIRST_LINE_MAX);
+            damaged_first = Some(line.clone());
         }
         if !is_whole {
             break;
         }
-        if !is_first {
-            each(number, end, &line)?;
+        if number > 1 {
+            let run = run_of(sweep, &line);
+            is_ours |= run.is_some();
+            each(FileLine { number, offset: end, bytes: &line, run })?;
         }
         end += bytes;
     }
-    Ok(end)
-}
-
-/// True if a run's line is in the file, whatever its first line says. The file's position stays.
-pub fn has_line_of(sweep: &Sweep, mut file: &File) -> io::Result<bool> {
-    let position = file.stream_position()?;
-    file.rewind()?;
-    let (mut reader, mut line, mut is_there) = (BufReader::new(file), Vec::new(), false);
-    while !is_there && reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
-        is_there = line.pop_if(|last| *last == b'\n').is_some() && run_of(sweep, &line).is_some();
-        line.clear();
+    match damaged_first {
+        Some(first) if !is_ours => Err(of_another(path, &first)),
+        _ => Ok(end),
     }
-    file.seek(SeekFrom::Start(position))?;
-    Ok(is_there)
 }
 
 /// Why a file with that first line isn't one of this sweep.
 pub fn of_another(path: &Path, line: &[u8]) -> SweepError {
     let said = serde_json::from_slice::<Json>(line).unwrap_or_default();
     let cause = match said.get("microslice_sweep").and_then(Json::as_u64) {
-        None => "isn't a file of a sweep's results; name another file by --results",
-        Some(super::FORMAT) if said["model"] == super::MODEL => {
-            "results of another sweep: scenarios, settings, policies or seeds differ, or a file that they name; \
-             move it away, or name another file by --results"
+        None => "isn't a file of a sweep's results",
+        Some(FORMAT) if said["model"] == super::MODEL => {
+            "results of another sweep: scenarios, settings, policies or seeds differ, or a file that they name"
         }
-        Some(super::FORMAT) => {
-            "results of another version of the simulator; move it away, or name another file by --results"
-        }
-        Some(_) => "results in another format; move it away, or name another file by --results",
+        Some(FORMAT) => "results of another version of the simulator",
+        Some(_) => "results in another format",
     };
-    SweepError::at_line(path, 1, cause)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_bit_of_a_line_can_flip_unseen() {
-        let line = seal("the sweep", r#"{"run":1,"figures":[{"value":2.5}]}"#);
-        assert!(is_sealed("the sweep", line.as_bytes()) && !is_sealed("another sweep", line.as_bytes()));
-        assert!(serde_json::from_str::<Json>(&line).is_ok(), "{line}");
-        for bit in 0..8 * line.len() {
-            let mut flipped = line.clone().into_bytes();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(!is_sealed("the sweep", &flipped), "bit {bit}");
-        }
-        assert!(!is_sealed("the sweep", &[]));
-    }
+    SweepError::at_line(path, 1, format!("{cause}; name another file by --results, or move this one away"))
 }

@@ -12,7 +12,7 @@ mod file;
 mod journal;
 mod summary;
 
-pub use journal::{Journal, Journals, Part, WriteError, ranges, seal};
+pub use journal::{Journal, Journals, Part, WriteError, ranges};
 pub use summary::{FailedRun, Group, are_there, groups};
 
 use crate::batch::{BatchProgress, run_numbered_on};
@@ -21,6 +21,7 @@ use crate::scenario::{Changes, NodeValue, ScenarioError, load_named};
 use file::Axes;
 use fnv::FnvHasher;
 use microslice_engine::{SimError, simulate};
+use microslice_metrics::checksum::seal;
 use microslice_metrics::json::numbers_of_snapshot;
 use microslice_model::config::SimulationConfig;
 use microslice_model::events::TraceSink;
@@ -32,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Of everything beside the sweep that figures depend on: see build.rs.
 const MODEL: &str = env!("MICROSLICE_MODEL");
-/// Of files of results; 2 has seals.
+/// Of the files of results.
 const FORMAT: u64 = 2;
 
 /// A sweep whose every configuration was read once.
@@ -41,7 +42,6 @@ pub struct Sweep {
     axes: Axes,
     /// Of each scenario, setting and policy.
     points: Vec<Point>,
-    /// What a file of its results begins with.
     first_line: String,
 }
 
@@ -189,7 +189,8 @@ impl Sweep {
         let names = [self.scenarios(), self.settings(), self.policies()];
         hasher.write(format!("{names:?}").as_bytes());
         let sweep = format!("{:016x}", hasher.finish());
-        json!({ "microslice_sweep": FORMAT, "sweep": sweep, "model": MODEL, "runs": self.runs() }).to_string()
+        let line = json!({ "microslice_sweep": FORMAT, "sweep": sweep, "model": MODEL, "runs": self.runs() });
+        seal(&line.to_string(), b"")
     }
 
     /// Runs these (by index), so many at once. `record` has each one's line, in the order in which they end.
@@ -237,7 +238,7 @@ impl Sweep {
                 line["cause"] = Json::from(error.to_string());
             }
         }
-        Ok(seal(&self.first_line, &line.to_string()))
+        Ok(seal(&line.to_string(), self.first_line.as_bytes()))
     }
 
     /// Read anew for each run: all configurations of a large sweep don't fit into memory.
@@ -262,6 +263,7 @@ fn kind_of(error: &SimError) -> &'static str {
         SimError::Config { .. } => "config",
         SimError::Deadlock { .. } => "deadlock",
         SimError::Check { .. } => "check",
+        SimError::Panic { .. } => "panic",
         SimError::Stopped { .. } => "stopped",
     }
 }

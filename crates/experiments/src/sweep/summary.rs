@@ -1,17 +1,14 @@
 //! What the results say: estimates over seeds, for each scenario under each setting.
 
-use super::journal::{Part, has_line_of, of_another, read_lines, run_of};
+use super::journal::{FIRST_LINE_MAX, FileLine, Part, of_another, read_lines};
 use super::{Sweep, SweepError};
 use crate::rows::{Numbers, Row, RowKeys};
-use microslice_metrics::{Figure, figures};
+use microslice_metrics::{Figure, figures, input};
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
-
-/// Longer than any.
-const FIRST_LINE_MAX: u64 = 4_096;
 
 /// A scenario under a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +23,7 @@ pub struct Group {
 pub struct FailedRun {
     /// Index of the run.
     pub run: usize,
-    /// `config`, `deadlock` or `check`.
+    /// `config`, `deadlock`, `check` or `panic`.
     pub kind: String,
     pub cause: String,
 }
@@ -40,27 +37,39 @@ pub fn are_there(sweep: &Sweep, results: &Path) -> Result<bool, SweepError> {
         Ok(metadata) if !metadata.is_file() => return Err(SweepError::of_file(results, "isn't a file")),
         Ok(_) => {}
     }
-    let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
+    let file = input::open(results).map_err(|error| SweepError::of_file(results, error))?;
     let expected = format!("{}\n", sweep.first_line()).into_bytes();
     let mut first = Vec::new();
-    let read = BufReader::new(&file).take(FIRST_LINE_MAX).read_until(b'\n', &mut first);
+    let read = BufReader::new(file).take(FIRST_LINE_MAX as u64).read_until(b'\n', &mut first);
     read.map_err(|error| SweepError::of_file(results, error))?;
     if first == expected {
         return Ok(true);
     }
-    let is_ours = has_line_of(sweep, &file).map_err(|error| SweepError::of_file(results, error))?;
-    Err(if is_ours { damaged(results, 1, "the sweep's line") } else { of_another(results, &first) })
+    // All of another file isn't read, whatever it is.
+    if !is_nearly(&first, &expected) {
+        return Err(of_another(results, &first));
+    }
+    let file = File::open(results).map_err(|error| SweepError::of_file(results, error))?;
+    match read_lines(sweep, results, &file, |_| Ok(()))? {
+        0 => Err(of_another(results, &first)),
+        _ => Err(damaged(results, 1, "the first line isn't what was written")),
+    }
 }
 
-/// Nothing is lost: results are a journal of all runs, and whatever lines are whole in a journal count.
-fn damaged(results: &Path, line: usize, expected: &str) -> SweepError {
+/// A line with some damage, or with another one behind it.
+fn is_nearly(line: &[u8], expected: &[u8]) -> bool {
+    let alike = |(one, other): &(&u8, &u8)| one == other;
+    let before = line.iter().zip(expected).take_while(alike).count();
+    let behind = line.iter().rev().zip(expected.iter().rev()).take_while(alike).count();
+    before + behind >= expected.len() / 2
+}
+
+/// Results are a journal, too, of which only damaged lines are lost.
+fn damaged(results: &Path, line: usize, cause: &str) -> SweepError {
     let journal = Part::WHOLE.path(results);
-    let cause = format!(
-        "damaged: {expected} is expected here; rename the file to {}, and run the sweep again, which makes again \
-         only what is damaged",
-        journal.display()
-    );
-    SweepError::at_line(results, line, cause)
+    let advice =
+        format!("rename it to {}, and run the sweep again: it makes what is damaged", journal.display());
+    SweepError::at_line(results, line, format!("damaged: {cause}; {advice}"))
 }
 
 /// Reads the results line by line, of which those of one scenario under one setting are kept at a time.
@@ -71,10 +80,11 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
     let (mut groups, mut failed) = (Vec::new(), Vec::new());
     let (mut keys, mut numbers) = (RowKeys::default(), Vec::<Option<Numbers>>::new());
     let mut run = 0;
-    read_lines(sweep, results, &file, |line, _, bytes| {
-        let refuse = || damaged(results, line, &line_of(run));
+    let expected = |line, run| damaged(results, line, &format!("the line of run {run} is expected here"));
+    read_lines(sweep, results, &file, |FileLine { number: line, bytes, run: found, .. }| {
+        let refuse = || expected(line, run + 1);
         let value: Json = serde_json::from_slice(bytes).map_err(|_| refuse())?;
-        if run_of(sweep, bytes) != Some(run) {
+        if found != Some(run) {
             return Err(refuse());
         }
         let entries = value["figures"].as_array().map(|figures| figures.iter().map(entry_of).collect());
@@ -100,11 +110,7 @@ pub fn groups(sweep: &Sweep, results: &Path) -> Result<(Vec<Group>, Vec<FailedRu
         run += 1;
         Ok(())
     })?;
-    if run == sweep.runs() { Ok((groups, failed)) } else { Err(damaged(results, run + 2, &line_of(run))) }
-}
-
-fn line_of(run: usize) -> String {
-    format!("the line of run {}", run + 1)
+    if run == sweep.runs() { Ok((groups, failed)) } else { Err(expected(run + 2, run + 1)) }
 }
 
 /// A figure as a line has it; `None` if there is no such figure.
@@ -113,5 +119,9 @@ fn entry_of(json: &Json) -> Option<(&'static Figure, Cow<'static, [String]>, f64
     let figure = *figures::ALL.iter().find(|figure| figure.id == id)?;
     let label = |label: &&'static str| json["labels"][*label].as_str().map(str::to_owned);
     let labels = figure.labels.iter().map(label).collect::<Option<Vec<_>>>()?;
-    Some((figure, Cow::Owned(labels), json["value"].as_f64().unwrap_or(f64::NAN)))
+    let value = match &json["value"] {
+        Json::Null => f64::NAN,
+        value => value.as_f64()?,
+    };
+    Some((figure, Cow::Owned(labels), value))
 }

@@ -178,7 +178,8 @@ impl Drop for Helper {
 /// # Errors
 /// This process may not make a thread real-time.
 pub fn check_real_time() -> Result<(), HostError> {
-    let tried = std::thread::spawn(|| threads::make_real_time(0, BOOST_PRIORITY)).join();
+    let thread = std::thread::Builder::new().spawn(|| threads::make_real_time(0, BOOST_PRIORITY));
+    let tried = thread.map_err(|cause| HostError::refused(format!("no thread can be made: {cause}")))?.join();
     match tried {
         Ok(result) => result.map_err(|cause| refuse_real_time(&cause)),
         Err(_) => Err(HostError::broken("no thread to try real-time scheduling with")),

@@ -294,13 +294,15 @@ pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
     let mut helper = helper.inspect_err(|_| ended())?;
     let (began, used_before) = (Instant::now(), used_ns());
     let period = 1_000_000_000 / u64::from(plan.rate.max(1));
-    let busy: Vec<_> = pcpus
+    let busy: Vec<std::thread::JoinHandle<_>> = pcpus
         .iter()
         .map(|&pcpu| {
             let scene = Arc::clone(&scene);
-            std::thread::spawn(move || stay_busy(&scene, pcpu, period))
+            std::thread::Builder::new().spawn(move || stay_busy(&scene, pcpu, period))
         })
-        .collect();
+        .collect::<Result<_, _>>()
+        .inspect_err(|_| ended())
+        .map_err(no_thread)?;
     while began.elapsed() < plan.duration && !stop.load(Ordering::Relaxed) && !helper.has_failed() {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -326,6 +328,10 @@ pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
     })
 }
 
+fn no_thread(cause: std::io::Error) -> HostError {
+    HostError::refused(format!("no thread can be made: {cause}"))
+}
+
 /// The thread that is boosted. It is there, in its group, when this returns.
 fn start_target(
     scene: &Arc<Scene>,
@@ -333,7 +339,7 @@ fn start_target(
 ) -> Result<std::thread::JoinHandle<()>, HostError> {
     let (tell, told) = std::sync::mpsc::channel();
     let scene = Arc::clone(scene);
-    let target = std::thread::spawn(move || {
+    let target = std::thread::Builder::new().spawn(move || {
         // SAFETY: a plain system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
         let ready = group.map_or(Ok(()), |group| enter(&group, tid));
@@ -345,6 +351,7 @@ fn start_target(
             be_boosted(&scene);
         }
     });
+    let target = target.map_err(no_thread)?;
     match told.recv() {
         Ok(ready) => ready.map(|()| target),
         Err(_) => Err(HostError::broken("the thread to be boosted ended at once")),

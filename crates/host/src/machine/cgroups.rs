@@ -287,7 +287,8 @@ pub(crate) mod tests {
             )
         };
         assert!(
-            of_version_one(&of(4)).is_some_and(|said| said.starts_with("cgroup v1 has the cpu controller"))
+            said_of_version_one(&of(4))
+                .is_some_and(|said| said.starts_with("cgroup v1 has the cpu controller"))
         );
         assert_eq!((said_of_version_one(&of(0)), said_of_version_one("")), (None, None));
     }

@@ -2,12 +2,13 @@
 
 use crate::interface::WaitStats;
 use crate::observe::report::Report;
+use microslice_metrics::counted;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 
 pub fn of(report: &Report) -> String {
     let mut page = Page::new("What overcommit costs each VM");
-    page.paragraph(&format!("{:.1} s, {} VMs", report.seconds, report.vms.len()));
+    page.paragraph(&format!("{:.1} s, {}", report.seconds, counted(report.vms.len(), "VM")));
     for vm in &report.vms {
         page.paragraph(&vm.judgement(report.seconds));
     }

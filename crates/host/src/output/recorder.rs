@@ -5,6 +5,7 @@ use microslice_policy::recording::Writer;
 use microslice_policy::{GuestCode, Record};
 use std::fs::File;
 use std::io::BufWriter;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub struct Recorder {
@@ -17,6 +18,13 @@ impl Recorder {
     /// Creates the file. Slot 0 is the code of a guest without symbols, as in the BPF map.
     pub fn create(path: &Path) -> Result<Self, HostError> {
         let failed = |cause| HostError::refused(format!("{}: {cause}", path.display()));
+        // To open a pipe that nobody reads waits for a reader.
+        if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
+            return Err(HostError::refused(format!(
+                "{}: a recording needs a file, not a pipe",
+                path.display()
+            )));
+        }
         let file = File::create(path).map_err(failed)?;
         let mut recorder = Self {
             path: path.to_owned(),

@@ -6,9 +6,7 @@ use crate::settings::coordination::{Acts, Scheme};
 use crate::settings::{PoolChoice, Settings, allowed};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -91,6 +89,9 @@ impl From<OnOrAuto> for Acts {
     }
 }
 
+/// How much of a wrong value is shown.
+const SHOWN_CHARS: usize = 60;
+
 impl Settings {
     /// The defaults, with what `path` says over them; with no path, `/etc/microslice.toml` if there is one.
     pub fn from_file(path: Option<&Path>) -> Result<Self, HostError> {
@@ -117,7 +118,9 @@ impl Settings {
             // An error about a value names its key, and what may stand there instead.
             match places.iter().find(|(_, known)| **known == place) {
                 Some((key, _)) => {
-                    format!("{place}: {key}: {}", allowed(key).unwrap_or(error.message().to_owned()))
+                    let said = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+                    let said: String = said.chars().take(SHOWN_CHARS).collect();
+                    format!("{place}: {key} {said}: {}", allowed(key).unwrap_or(error.message().to_owned()))
                 }
                 None => format!("{place}: {}", error.message()),
             }
@@ -222,13 +225,8 @@ fn schemes_said(
 /// No more of a file than a configuration may have, and nothing of a pipe that may never be written.
 fn read(path: &Path) -> Result<String, String> {
     let cause = |error: std::io::Error| error.to_string();
-    let is_pipe = std::fs::metadata(path).map_err(cause)?.file_type().is_fifo();
-    // One that a shell made (`<(…)`) has no path of its own.
-    if is_pipe && std::fs::canonicalize(path).is_ok() {
-        return Err("is a named pipe, not a file".to_owned());
-    }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(cause)?;
+    let file = microslice_metrics::input::open(path).map_err(cause)?;
     file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cause)?;
     if bytes.len() > BYTES_MAX {
         return Err(format!("larger than {} MiB, the limit for a configuration", BYTES_MAX >> 20));
@@ -317,7 +315,7 @@ mod tests {
         assert!(schemes_of_web(&tried).tries_resched_co() && !schemes_of_web(&settings).tries_resched_co());
         assert_eq!(
             read_text("resched-co = 3").unwrap_err(),
-            "my.toml:1:14: resched-co: must be true, false or \"auto\""
+            "my.toml:1:14: resched-co 3: must be true, false or \"auto\""
         );
         let error = read_text("scheduler = \"fifo\"").unwrap_err();
         assert_eq!(
@@ -361,7 +359,7 @@ mod tests {
             "{error}"
         );
         let error = listen("metrics-listen = 9477").unwrap_err();
-        assert_eq!(error, "my.toml:1:18: metrics-listen: must be text: unix:/PATH, IP:PORT, or off");
+        assert_eq!(error, "my.toml:1:18: metrics-listen 9477: must be text: unix:/PATH, IP:PORT, or off");
     }
 
     #[test]
@@ -376,10 +374,10 @@ mod tests {
     fn a_value_of_a_wrong_kind_names_the_allowed() {
         for (text, expected) in [
             ("micro-cpus = \"many\"", "my.toml:1:14: micro-cpus: \"many\" is neither a number nor `auto`"),
-            ("micro-cpus = -1", "my.toml:1:14: micro-cpus: must be a number or `auto`"),
-            ("\nslice-us = \"x\"", "my.toml:2:12: slice-us: must be 500 to 300000 microseconds"),
-            ("[vm.web]\nweight = -5", "my.toml:2:10: vm.web.weight: must be 1 to 10000"),
-            ("[vm.web]\naccelerate = 1", "my.toml:2:14: vm.web.accelerate: must be true or false"),
+            ("micro-cpus = -1", "my.toml:1:14: micro-cpus -1: must be a number or `auto`"),
+            ("\nslice-us = \"x\"", "my.toml:2:12: slice-us \"x\": must be 500 to 300000 microseconds"),
+            ("[vm.web]\nweight = -5", "my.toml:2:10: vm.web.weight -5: must be 1 to 10000"),
+            ("[vm.web]\naccelerate = 1", "my.toml:2:14: vm.web.accelerate 1: must be true or false"),
         ] {
             assert_eq!(read_text(text).unwrap_err(), expected);
         }

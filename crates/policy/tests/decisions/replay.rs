@@ -198,10 +198,11 @@ fn every_kind_of_decision_replays_bit_for_bit() {
 #[test]
 fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let mut recording = one_of_each();
-    let last = recording.len();
-    // The last record's decision: interval (8 bytes), count (4), reason (4), then padding of the payload.
+    let last = recording.len() - size_of::<u32>();
+    // Before the checksum. Of the decision: interval (8 bytes), count (4), reason (4), then padding.
     let padding = size_of::<Record>() - 16 - size_of::<PoolSizeRecord>();
     recording[last - padding - 8] ^= 1;
+    forge(&mut recording);
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
@@ -317,7 +318,7 @@ fn a_record_that_refers_to_nothing_is_refused_with_its_place() {
     let classified = ClassifyRecord { rip: 1, layout, code_id: 4, guest_class: GuestClass::Unknown.into() };
     writer.record(&Record::new(1, 1, RecordKind::Classify, &classified)).unwrap();
     let recording = writer.finish().unwrap();
-    let at = recording.len() - size_of::<Record>() - 8;
+    let at = recording.len() - size_of::<Record>() - 12;
     let refused = replay(recording.as_slice()).unwrap_err().to_string();
     assert_eq!(refused, format!("offset {at}: record 0: guest kernel 4 isn't in the recording"));
 }
@@ -328,16 +329,41 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 16");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 17");
+}
+
+/// Computes all checksums anew: a forger can.
+fn forge(recording: &mut [u8]) {
+    let mut at = 16;
+    while let Some(head) = recording.get(at..at + 8) {
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let end = at + 8 + length;
+        let Some(chunk) = recording.get(at..end) else { return };
+        let checksum = crc32fast::hash(&[&(at as u64).to_le_bytes(), chunk].concat());
+        let Some(place) = recording.get_mut(end..end + 4) else { return };
+        place.copy_from_slice(&checksum.to_le_bytes());
+        at = end + 4;
+    }
 }
 
 proptest! {
+    #[test]
+    fn a_flipped_bit_is_refused_with_its_place(at: proptest::sample::Index, bit in 0..8) {
+        let mut recording = one_of_each();
+        let at = at.index(recording.len());
+        recording[at] ^= 1u8 << bit;
+        let refused = replay(recording.as_slice()).map(drop).expect_err("damaged").to_string();
+        prop_assert!(refused.starts_with("offset "), "{}", refused);
+    }
+
     #[test]
     fn no_bytes_make_a_replay_panic(tail in proptest::collection::vec(any::<u8>(), 0..2000), at in 0usize..14_000) {
         let mut recording = one_of_each();
         let at = at.min(recording.len());
         let end = (at + tail.len()).min(recording.len());
         recording[at..end].copy_from_slice(&tail[..end - at]);
+        let _ = replay(recording.as_slice());
+        forge(&mut recording);
         let _ = replay(recording.as_slice());
     }
 }

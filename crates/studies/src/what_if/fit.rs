@@ -9,11 +9,11 @@
 //! Formula.   rate *= (profile's / model's) ^ DAMPING; likewise mean sleeps, and the factor of the host's
 //!            costs by the part of turns that ended in code of calls.
 
-use super::model::{MeasuredHost, Model, Rates, SECTION_NS, VmModel};
+use super::model::{MeasuredHost, Model, Rates, SECTION_NS, VmModel, vm_at_line};
 use super::observer::profile_of;
 use super::{WhatIfError, on_this_host};
 use microslice_experiments::batch::BatchProgress;
-use microslice_experiments::scenario::{Overrides, parse};
+use microslice_experiments::scenario::{Overrides, ScenarioError, parse};
 use microslice_metrics::profile::{HostProfile, Profile, VmProfile};
 
 const ROUNDS: u32 = 10;
@@ -100,17 +100,53 @@ fn baseline_of(profile: &Profile) -> Result<String, WhatIfError> {
 
 fn observe(model: &Model, baseline: &str, progress: &BatchProgress) -> Result<Profile, WhatIfError> {
     let overrides = Overrides { policy: Some(baseline.to_owned()), ..Overrides::default() };
-    let scenario = parse("the fitted scenario", &model.to_scenario(), &overrides)?;
+    let text = model.to_scenario();
+    let scenario = parse(FITTED, &text, &overrides).map_err(|error| blame_profile(error, &text, baseline))?;
     let failed = |error| WhatIfError::Run { policy: baseline.to_owned(), seed: scenario.config.seed, error };
     profile_of(&scenario.config, progress).map_err(failed)
 }
 
+/// What errors of the scenario that is fitted call it.
+pub const FITTED: &str = "the fitted scenario";
+
+/// Nobody but us has seen the scenario: what it is refused for stands in the profile.
+pub fn blame_profile(error: ScenarioError, scenario: &str, policy: &str) -> WhatIfError {
+    if *error.place.file != *FITTED {
+        return error.into();
+    }
+    let place = vm_at_line(scenario, error.place.line).map_or("host".to_owned(), |vm| format!("vms[{vm}]"));
+    WhatIfError::Profile(format!("{place}: can't be simulated under {policy}: {}", error.cause))
+}
+
+/// New numbers of pCPUs, by old ones. Policies micro-slice the last pCPUs: a VM that may run only in the
+/// upper half has one of the first pCPUs that no VM is bound to. Neither order means anything.
+fn numbering(profile: &Profile) -> Vec<u32> {
+    let pcpus = profile.host.pcpus;
+    let mut numbers: Vec<u32> = (0..pcpus).collect();
+    let mut is_bound = vec![false; pcpus as usize];
+    for &pcpu in profile.vms.iter().flat_map(|vm| &vm.affinity) {
+        is_bound[pcpu as usize] = true;
+    }
+    let mut free = (0..pcpus / 2).filter(|&pcpu| !is_bound[pcpu as usize]);
+    for vm in &profile.vms {
+        let lowest = vm.affinity.iter().copied().min_by_key(|&pcpu| numbers[pcpu as usize]);
+        if let Some(lowest) = lowest.filter(|&pcpu| numbers[pcpu as usize] >= pcpus / 2)
+            && let Some(free) = free.next()
+        {
+            numbers.swap(lowest as usize, free as usize);
+        }
+    }
+    numbers
+}
+
 fn first_guess(profile: &Profile) -> Model {
     let mut names = Vec::new();
+    let numbers = numbering(profile);
     let vms = profile.vms.iter().map(|vm| {
         let name = unused_name(vm.name.as_deref().unwrap_or("vm"), &names);
         names.push(name.clone());
-        guess(vm, name)
+        let affinity = vm.affinity.iter().map(|&pcpu| numbers[pcpu as usize]).collect();
+        VmModel { affinity, ..guess(vm, name) }
     });
     Model {
         host: profile.host.clone(),
@@ -334,6 +370,57 @@ mod tests {
         assert_eq!(recipients(&vm(8_000, 4_000, 4_000)), 1);
         assert_eq!(recipients(&vm(8_000, 4_000, 1_875)), 4);
         assert_eq!(recipients(&vm(8_000, 0, 0)), 8, "nothing waits, nothing is known");
+    }
+
+    fn profile_of_vms(vms: Vec<VmProfile>) -> Profile {
+        let host = HostProfile {
+            pcpus: 8,
+            llc_pcpus: 0,
+            smt_threads: 1,
+            scheduler: HostProfile::KERNEL.into(),
+            base_slice_ns: None,
+            sees_interrupts: true,
+        };
+        let profile = Profile::new(1.0, host, vms);
+        Profile::parse("p.json", &profile.to_text()).expect("valid")
+    }
+
+    fn read(profile: &Profile, policy: &str) -> Result<(), WhatIfError> {
+        let text = first_guess(profile).to_scenario();
+        let overrides = Overrides { policy: Some(policy.into()), ..Overrides::default() };
+        parse(FITTED, &text, &overrides).map(drop).map_err(|error| blame_profile(error, &text, policy))
+    }
+
+    #[test]
+    fn whatever_a_profile_may_have_a_scenario_has_room_for() {
+        let of = |vcpus| VmProfile {
+            vcpus,
+            weight: 100,
+            observed_ns: u64::from(vcpus) * 1_000_000_000,
+            ran_ns: u64::from(vcpus) * 1_000_000,
+            ..vm(8_000, 4_000, 996)
+        };
+        for (vms, vcpus) in [(499, 2), (1024, 4), (1, 4095), (1, 4096), (63, 65)] {
+            let profile =
+                profile_of_vms(vec![VmProfile { turns_ended: Classes::default(), ..of(vcpus) }; vms]);
+            read(&profile, "eevdf").unwrap_or_else(|error| panic!("{vms} VMs of {vcpus} vCPUs: {error}"));
+        }
+    }
+
+    #[test]
+    fn vms_bound_to_the_last_pcpus_run_under_every_policy() {
+        let bound = |affinity: &[u32]| VmProfile { weight: 100, affinity: affinity.into(), ..vm(0, 0, 0) };
+        for vms in [vec![bound(&[7])], vec![bound(&[7]), bound(&[6, 7]), bound(&[0]), bound(&[5])]] {
+            let profile = profile_of_vms(vms);
+            let models = first_guess(&profile).vms;
+            assert!(models.iter().all(|vm| vm.affinity.iter().any(|&pcpu| pcpu < 4)), "{models:?}");
+            for policy in ["eevdf", "microslice", "beside"] {
+                read(&profile, policy).expect(policy);
+            }
+        }
+        let every = profile_of_vms((0..8).map(|pcpu| bound(&[pcpu])).collect());
+        let error = read(&every, "microslice").expect_err("no pCPU is left").to_string();
+        assert!(error.starts_with("vms[6]: can't be simulated under microslice: `affinity` "), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod fit;
 mod model;
 mod observer;
 
+use fit::{FITTED, blame_profile};
 pub use fit::{Fit, fit};
 pub use model::{MeasuredHost, Model};
 pub use observer::profile_of;
@@ -130,8 +131,10 @@ pub fn predict(
             return Err(ScenarioError { place: Place::whole("--policies"), cause }.into());
         }
         let overrides = Overrides { policy: Some(on_this_host(policy, profile)), ..Overrides::default() };
-        let scenario = parse("the fitted scenario", scenario, &overrides);
-        configs.push(scenario.map_err(microslice_experiments::comparison::blame_policies)?.config);
+        let read = parse(FITTED, scenario, &overrides).map_err(|error| {
+            blame_profile(microslice_experiments::comparison::blame_policies(error), scenario, policy)
+        });
+        configs.push(read?.config);
     }
     let jobs: Vec<Job<'_>> =
         configs.iter().flat_map(|config| (1..=seeds).map(move |seed| Job { config, seed })).collect();

@@ -7,6 +7,7 @@
 //! Limits.    All threads of a VM are equal. Which thread wakes which isn't known: sleeps end by timers.
 
 use microslice_experiments::scenario::{Overrides, ScenarioError, parse};
+use microslice_metrics::counted;
 use microslice_metrics::profile::HostProfile;
 use std::fmt::Write as _;
 
@@ -16,6 +17,8 @@ pub const SECTION_NS: f64 = 2_000.0;
 /// frequent only events.
 const UNIT_NS_MIN: f64 = 1_000.0;
 const UNIT_NS_MAX: f64 = 20_000_000.0;
+/// A quarter of what a scenario may have: kernels have locks of their own.
+const LOCKS_MAX: usize = 1 << 18;
 /// A VM may have so many workloads in a scenario.
 const PROCESSES_MAX: u32 = 64;
 /// How long the scenario measures where slices are as long as on a host with 8 or more pCPUs, and at most: if
@@ -105,14 +108,17 @@ pub struct Model {
 impl Model {
     /// A scenario file: `microslice simulate` and `compare` take it.
     pub fn to_scenario(&self) -> String {
+        let processes: usize = self.vms.iter().map(|vm| vm.processes().len()).sum();
+        let locks_max = (LOCKS_MAX / processes.max(1)) as u32;
         let HostProfile { pcpus, llc_pcpus, smt_threads, base_slice_ns, .. } = self.host;
         let slices = base_slice_ns.unwrap_or(BASE_SLICE_NS).max(BASE_SLICE_NS) as f64 / BASE_SLICE_NS as f64;
         let duration_ms = ((DURATION_MS as f64 * slices) as u64).min(DURATION_MS_MAX);
         let mut text = format!(
-            "description = \"Fitted to a profile of {} VMs on {pcpus} pCPUs (docs/how-to/what-if.md)\"\n\
+            "description = \"Fitted to a profile of {} on {} (docs/how-to/what-if.md)\"\n\
              policy = {}\nwarmup = \"{} ms\"\nduration = \"{duration_ms} ms\"\n\n\
              [host]\npcpus = {pcpus}\n{}\nple = {{ enabled = {} }}\n",
-            self.vms.len(),
+            counted(self.vms.len(), "VM"),
+            counted(pcpus as usize, "pCPU"),
             base_slice_ns.map_or("\"eevdf\"".into(), |ns| format!(
                 "{{ extends = \"eevdf\", base_slice = \"{ns} ns\" }}"
             )),
@@ -126,7 +132,7 @@ impl Model {
             },
             self.pause_exits,
         );
-        self.vms.iter().for_each(|vm| self.write_vm(&mut text, vm));
+        self.vms.iter().for_each(|vm| self.write_vm(&mut text, vm, locks_max));
         text
     }
 
@@ -140,7 +146,7 @@ impl Model {
         if self.measured_host.is_some() { ipis } else { ipis + ", " + &self.costs(&TICK_HANDLER_NS) }
     }
 
-    fn write_vm(&self, text: &mut String, vm: &VmModel) {
+    fn write_vm(&self, text: &mut String, vm: &VmModel, locks_max: u32) {
         let affinity = match vm.affinity.as_slice() {
             [] => String::new(),
             some => format!("affinity = {some:?}\n"),
@@ -163,7 +169,7 @@ impl Model {
                 "    {{ name = \"process-{number}\", threads = {threads}, address_space = \"shared\", \
                  lock = [{{ name = \"section\", symbol = \"get_page_from_freelist\", irqs_off = true, instances = {} }}], \
                  program = [\n{}    ] }},\n",
-                vm.locks,
+                vm.locks.min(locks_max),
                 vm.program(),
             );
         }
@@ -196,6 +202,11 @@ impl VmModel {
         }
         program + "        { progress = 1 },\n"
     }
+}
+
+/// Which `[[vm]]` of a scenario of [`Model::to_scenario`] that line is in.
+pub fn vm_at_line(scenario: &str, line: usize) -> Option<usize> {
+    scenario.lines().take(line).filter(|line| *line == "[[vm]]").count().checked_sub(1)
 }
 
 /// A phase that comes with that probability.

@@ -4,7 +4,6 @@ use super::{GuestClass, KernelVersion, VersionRange};
 use crate::{Cause, Error, Place};
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -145,7 +144,7 @@ impl Catalogue {
             return Err(of_file(&"isn't a regular file"));
         }
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(|error| of_file(&error))?;
+        let file = crate::open_to_end(path).map_err(|error| of_file(&error))?;
         file.take(CATALOGUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| of_file(&error))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             of_file(&format_args!("offset {:#x}: isn't text", error.utf8_error().valid_up_to()))

@@ -6,7 +6,7 @@ use super::is_build_id;
 use crate::image::elf;
 use crate::{Cause, Error, Place, SymbolTable};
 use std::io::{self, Read, Seek, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Largest file that is fetched: a kernel's debug file has 700 MB to 1.2 GB.
 const FILE_BYTES_MAX: u64 = 4 << 30;
@@ -64,6 +64,7 @@ fn fetch_symbols(url: &str, build_id: &str, progress: &mut dyn FnMut(u64)) -> Re
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_connect(Some(CONNECT_TIMEOUT))
         .timeout_recv_response(Some(RESPONSE_TIMEOUT))
+        .timeout_global(Some(TOTAL_TIMEOUT))
         .user_agent(concat!("microslice/", env!("CARGO_PKG_VERSION")))
         .build()
         .into();
@@ -85,7 +86,6 @@ fn fetch_symbols(url: &str, build_id: &str, progress: &mut dyn FnMut(u64)) -> Re
 }
 
 fn copy_limited(mut from: impl Read, to: &mut impl Write, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
-    let started = Instant::now();
     let mut buffer = vec![0u8; 256 << 10];
     let mut fetched_bytes = 0u64;
     loop {
@@ -96,12 +96,6 @@ fn copy_limited(mut from: impl Read, to: &mut impl Write, progress: &mut dyn FnM
         fetched_bytes += length as u64;
         if fetched_bytes > FILE_BYTES_MAX {
             return Err(io::Error::other(format!("more than {FILE_BYTES_MAX} bytes: refused")));
-        }
-        if started.elapsed() > TOTAL_TIMEOUT {
-            return Err(io::Error::other(format!(
-                "took longer than {} s: given up",
-                TOTAL_TIMEOUT.as_secs()
-            )));
         }
         to.write_all(&buffer[..length])?;
         progress(fetched_bytes);

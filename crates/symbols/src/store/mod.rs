@@ -16,7 +16,8 @@ mod staging;
 pub use staging::Staging;
 
 use crate::{Cause, Error, Identity, Place, SymbolTable};
-use std::fs::{self, File};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,24 @@ impl Store {
         let mut staging = self.stage();
         let path = staging.add(symbols, halt_sites)?;
         staging.commit().map(|()| path)
+    }
+
+    /// Can tables be put in? Nothing is created.
+    ///
+    /// # Errors
+    /// The directory that this user may not write to, or nobody.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        for folder in ["build-id", "release"].map(|folder| self.directory.join(folder)) {
+            // What isn't there yet is made in the nearest one that is.
+            let Some(there) = folder.ancestors().find(|at| at.as_os_str().is_empty() || at.exists()) else {
+                continue;
+            };
+            let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+            let rights = Access::WRITE_OK | Access::EXEC_OK;
+            accessat(CWD, there, rights, AtFlags::EACCESS)
+                .map_err(|error| Error::io(&error.into()).of(there.display()))?;
+        }
+        Ok(())
     }
 
     /// Begins to put several tables in, all or none.
@@ -155,7 +174,7 @@ fn tables_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read(path: &Path) -> Result<StoredKernel, Error> {
     let read = || {
-        let file = File::open(path).map_err(|error| Error::io(&error))?;
+        let file = crate::open_to_end(path).map_err(|error| Error::io(&error))?;
         let size =
             file.metadata().map_err(|error| Error::io(&error))?.len().min(format::TABLE_BYTES_MAX as u64);
         let mut bytes = Vec::with_capacity(size as usize + 1);
@@ -201,6 +220,7 @@ fn is_key(text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::SymbolTableBuilder;
+    use std::os::unix::fs::PermissionsExt;
 
     fn kernel(release: Option<&str>, build_id: Option<&str>) -> SymbolTable {
         let mut builder = SymbolTableBuilder::new();
@@ -285,6 +305,21 @@ mod tests {
         let listed: Vec<_> =
             Store::new(directory.path()).list().map(|table| table.unwrap_err().to_string()).collect();
         assert!(matches!(&listed[..], [one] if one.contains("build-id: Not a directory")), "{listed:?}");
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_is_known_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().join("new/store"));
+        store.check_writable().unwrap();
+        assert!(!directory.path().join("new").exists());
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        // SAFETY: a plain system call without arguments.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        match store.check_writable() {
+            Ok(()) => assert!(is_root, "root may write everywhere but on read-only file systems"),
+            Err(error) => assert!(error.to_string().starts_with(&directory.path().display().to_string())),
+        }
     }
 
     #[test]

@@ -4,12 +4,11 @@ use crate::commands::compare::{cells_of, figures_json, is_shown};
 use crate::failure::Failure;
 use crate::output;
 use microslice_experiments::comparison::Row;
-use microslice_experiments::sweep::{FailedRun, Group, Sweep, groups};
+use microslice_experiments::sweep::{FailedRun, Group, Sweep};
 use microslice_metrics::figures;
 use microslice_metrics::table::Table;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
-use std::path::Path;
 
 pub struct Options {
     pub relative: bool,
@@ -18,12 +17,11 @@ pub struct Options {
 }
 
 /// Prints the results; then runs that have none are the command's failure.
-pub fn show(sweep: &Sweep, results: &Path, options: &Options) -> Result<(), Failure> {
-    let (groups, failed) = groups(sweep, results).map_err(Failure::bad_input)?;
+pub fn show(sweep: &Sweep, groups: &[Group], failed: &[FailedRun], options: &Options) -> Result<(), Failure> {
     if options.json {
-        output::print_json(&json_of(sweep, &groups, &failed))?;
+        output::print_json(&json_of(sweep, groups, failed))?;
     } else {
-        output::print(&text_of(sweep, &groups, options))?;
+        output::print(&text_of(sweep, groups, options))?;
     }
     let Some(first) = failed.first() else { return Ok(()) };
     let run = sweep.name(first.run);
@@ -39,7 +37,7 @@ pub fn show(sweep: &Sweep, results: &Path, options: &Options) -> Result<(), Fail
         first.cause
     );
     // As everywhere: a workload that can't go on is bad input, a broken invariant isn't.
-    if failed.iter().any(|run| run.kind == "check") {
+    if failed.iter().any(|run| ["check", "panic"].contains(&run.kind.as_str())) {
         Err(Failure::broken(said))
     } else {
         Err(Failure::bad_input(said))

@@ -2,6 +2,7 @@
 
 use super::Work;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::{self, OutputFile};
 use crate::progress::ProgressLine;
 use microslice_experiments::batch::BatchProgress;
@@ -234,8 +235,12 @@ fn words_of(mut command: Command, progress: &BatchProgress) -> Result<(ExitStatu
         }
         _ => broken(error),
     })?;
-    let said = reader_of(child.stdout.take());
-    let complaint = reader_of(child.stderr.take());
+    let readers = reader_of(child.stdout.take()).and_then(|said| Ok((said, reader_of(child.stderr.take())?)));
+    let (said, complaint) = readers.map_err(|error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        interrupt::no_thread(&error)
+    })?;
     let status = loop {
         if let Some(status) = child.try_wait().map_err(broken)? {
             break status;
@@ -253,8 +258,8 @@ fn words_of(mut command: Command, progress: &BatchProgress) -> Result<(ExitStatu
     Ok((status, text(said), text(complaint)))
 }
 
-fn reader_of(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
+fn reader_of(pipe: Option<impl Read + Send + 'static>) -> io::Result<std::thread::JoinHandle<Vec<u8>>> {
+    std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         // What can't be read is missing from a message.
         let _ = pipe.map(|pipe| pipe.take(WORDS_MAX).read_to_end(&mut bytes));

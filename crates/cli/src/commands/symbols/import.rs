@@ -53,6 +53,7 @@ pub fn run(args: Import) -> Result<(), Failure> {
     interrupt::on_signal(Some(interrupt::GRACE), move || stop.store(true, Ordering::Relaxed))?;
     let release = args.release.as_deref();
     let store = args.store.open();
+    store.check_writable().map_err(Failure::bad_input)?;
     let mut kernels = Vec::new();
     for path in &args.files {
         let name = path.display().to_string();

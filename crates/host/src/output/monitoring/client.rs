@@ -3,16 +3,19 @@
 
 use crate::output::monitoring::{VcpuTimes, View, Waits};
 use crate::settings::listen::Address;
-use std::io::{self, Read, Write};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A daemon that is busy with its scheduler answers all the same: its thread for this has nothing to do with
 /// that.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes of a view. 512 VMs with 4096 vCPUs take a tenth of this.
-const BYTES_MAX: u64 = 64 << 20;
+const BYTES_MAX: usize = 64 << 20;
 
 impl View {
     /// Reads the view that is served at this address.
@@ -20,23 +23,26 @@ impl View {
     /// # Errors
     /// Nothing listens there, it may not be read, or the listener is none of ours.
     pub fn read(address: &Address) -> io::Result<Self> {
+        Self::read_within(address, PATIENCE)
+    }
+
+    fn read_within(address: &Address, patience: Duration) -> io::Result<Self> {
+        let deadline = Instant::now() + patience;
         let answer = match address {
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                ask(stream)
-            }
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                ask(stream)
-            }
+            Address::Unix(path) => connect(path, patience).and_then(|stream| {
+                ask(&stream, deadline, |left| {
+                    stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
+                })
+            }),
+            Address::Tcp(address) => TcpStream::connect_timeout(address, patience).and_then(|stream| {
+                ask(&stream, deadline, |left| {
+                    stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
+                })
+            }),
         };
         let answer = answer.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                io::Error::new(io::ErrorKind::TimedOut, "no answer within five seconds")
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                io::Error::new(ErrorKind::TimedOut, format!("no whole answer within {patience:?}"))
             }
             _ => error,
         })?;
@@ -63,12 +69,41 @@ fn times_of(schedstat: &str) -> Option<VcpuTimes> {
     Some(VcpuTimes { ran_ns, ready_ns, waits: Waits::default() })
 }
 
-fn ask(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
+/// Connects to a socket. Its listener may accept nobody: then there is no room in its queue.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Reads the answer, all of which has to come in time. `allow` bounds the next step.
+fn ask(
+    mut stream: impl Read + Write,
+    deadline: Instant,
+    allow: impl Fn(Duration) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
+    let allow_rest = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { allow(left) }
+    };
+    allow_rest()?;
     // HTTP 1.0: the answer ends where the connection does.
     stream.write_all(b"GET /view HTTP/1.0\r\n\r\n")?;
     let mut answer = Vec::new();
-    stream.take(BYTES_MAX).read_to_end(&mut answer)?;
-    Ok(answer)
+    let mut piece = [0; 64 << 10];
+    loop {
+        allow_rest()?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(answer),
+            Ok(bytes) => answer.extend_from_slice(&piece[..bytes]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if answer.len() > BYTES_MAX {
+            return Err(io::Error::other("no view is that long"));
+        }
+    }
 }
 
 /// `None`: it isn't ours.
@@ -95,6 +130,24 @@ mod tests {
         assert_eq!(answer("200 OK", &serde_json::to_string(&view).unwrap()), Some(view));
         assert_eq!(answer("404 Not Found", "{}"), None);
         assert_eq!(answer("200 OK", "<html>"), None);
+    }
+
+    #[test]
+    fn an_answer_that_comes_drop_by_drop_has_one_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.write_all(b"HTTP/1.0 200 OK\r\n\r\n");
+            // Until the client is gone.
+            while client.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let error = View::read_within(&Address::Unix(path), Duration::from_millis(100)).unwrap_err();
+        assert_eq!(error.to_string(), "no whole answer within 100ms");
+        server.join().unwrap();
     }
 
     #[test]
