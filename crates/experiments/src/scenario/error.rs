@@ -1,7 +1,12 @@
 //! Where and why a scenario can't be run, in one line.
 
+use super::library::BUILT_IN_PREFIX;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+
+/// Longer names of files are cut in errors.
+const PATH_SHOWN: usize = 512;
 
 /// A place in a file, or the name of what else a value came from (`--set host.pcpus`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +35,11 @@ impl Place {
         self.line == 0 && self.file.starts_with("--")
     }
 
+    /// Whether it is in a file that the binary carries along.
+    pub fn is_built_in(&self) -> bool {
+        self.file.starts_with(BUILT_IN_PREFIX)
+    }
+
     /// A place without lines.
     pub fn whole(file: &str) -> Self {
         Self { file: file.into(), line: 0, column: 0 }
@@ -38,9 +48,10 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = clipped_path(&self.file);
         match self.line {
-            0 => write!(f, "{}", self.file),
-            line => write!(f, "{}:{line}:{}", self.file, self.column),
+            0 => write!(f, "{file}"),
+            line => write!(f, "{file}:{line}:{}", self.column),
         }
     }
 }
@@ -78,9 +89,17 @@ pub fn quoted(text: &str) -> String {
 /// The same without quotes.
 pub(super) fn clipped(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push('…');
+    clipped_to(text, SHOWN).chars().flat_map(char::escape_debug).collect()
+}
+
+/// A file's name inside a message.
+pub(super) fn clipped_path(path: &str) -> Cow<'_, str> {
+    clipped_to(path, PATH_SHOWN)
+}
+
+fn clipped_to(text: &str, shown: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(shown) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
     }
-    shown
 }

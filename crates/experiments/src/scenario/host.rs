@@ -5,12 +5,15 @@ use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
 use microslice_model::config::{BoostCosts, CostModel, HostConfig, PleConfig, QueueLockCosts};
+use std::ops::RangeInclusive;
 
 /// Larger than any machine that KVM supports.
 pub const PCPUS_MAX: u64 = 8_192;
 const SMT_THREADS_MAX: u64 = 8;
 /// Slower than any machine by orders of magnitude: beyond it someone meant another unit.
-const COST_MAX_NS: u64 = 100_000_000;
+const COST_NS: RangeInclusive<u64> = 0..=100_000_000;
+/// A pause loop that exits sooner would do nothing else.
+const PLE_WINDOW_NS: RangeInclusive<u64> = 100..=1_000_000_000;
 
 pub const KEYS: [&str; 10] = [
     "pcpus",
@@ -97,10 +100,7 @@ fn read_optional_cost(
     key: &str,
     frequency_hz: Option<f64>,
 ) -> Result<Option<u64>, ScenarioError> {
-    table.parsed(key, |text| match units::time_ns(text, frequency_hz)? {
-        ns if ns > COST_MAX_NS => Err("longer than 100 ms, the limit for a cost".to_owned()),
-        ns => Ok(ns),
-    })
+    table.parsed(key, |text| units::time_ns(text, frequency_hz, &COST_NS))
 }
 
 fn read_cost(table: &TableReader<'_>, key: &str, frequency_hz: Option<f64>) -> Result<u64, ScenarioError> {
@@ -139,10 +139,7 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
     let table = TableReader::open(node, "ple", &PLE_KEYS)?;
-    let window_ns = table.parsed("window", |text| match units::time_ns(text, frequency_hz)? {
-        0 => Err("must be longer than 0".to_owned()),
-        ns => Ok(ns),
-    })?;
+    let window_ns = table.parsed("window", |text| units::time_ns(text, frequency_hz, &PLE_WINDOW_NS))?;
     Ok(PleConfig {
         enabled: table.boolean("enabled")?.unwrap_or(true),
         window_ns: window_ns

@@ -10,9 +10,18 @@ use microslice_model::config::{
     BalanceConfig, BalanceRule, GuestKernelConfig, LockConfig, LockKind, RUNQUEUE, SymbolTable,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
+use std::ops::RangeInclusive;
 
 /// `BUSY_REBALANCE_TICK` of Linux 2.5's O(1) scheduler: a quarter of a second.
-const BALANCE_INTERVAL_NS: u64 = 250_000_000;
+const BUSY_REBALANCE_TICK_NS: u64 = 250_000_000;
+/// From the shortest of Linux, a tick, upwards.
+const BALANCE_INTERVAL_NS: RangeInclusive<u64> = 100_000..=units::HOUR_NS;
+/// How long a handler, or a switch of threads, takes.
+pub const HANDLER_NS: RangeInclusive<u64> = 1..=100_000_000;
+/// A waiter that gives up sooner doesn't spin.
+const SPIN_NS: RangeInclusive<u64> = 100..=units::HOUR_NS;
+/// Threads' turns.
+const SLICE_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
 pub const KEYS: [&str; 17] = [
@@ -113,8 +122,9 @@ fn lock_kinds() -> [(&'static str, LockKind); LockKind::ALL.len()] {
 /// Reads a kernel.
 pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let table = TableReader::open(node, "a kernel", &KEYS)?;
-    let required =
-        |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
+    let required = |key: &str, allowed| {
+        table.time(key, allowed)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""))
+    };
     let symbols = table.choice("symbols", &SymbolTable::ALL.map(|symbols| (symbols.word(), symbols)))?;
     let words = || SymbolTable::ALL.map(SymbolTable::word).join(" or ");
     let symbols = symbols.ok_or_else(|| table.missing("symbols", &words()))?;
@@ -131,18 +141,18 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     Ok(GuestKernelConfig {
         symbols,
         lock_kind,
-        pv_spin_ns: required("pv_spin")?,
-        yield_spin_ns: table.positive_time("yield_spin")?.unwrap_or(GuestKernelConfig::YIELD_SPIN_NS),
+        pv_spin_ns: required("pv_spin", SPIN_NS)?,
+        yield_spin_ns: table.time("yield_spin", SPIN_NS)?.unwrap_or(GuestKernelConfig::YIELD_SPIN_NS),
         balance: read_balance(&table)?,
         tick_hz: read_tick(&table)?,
-        thread_slice_ns: required("thread_slice")?,
+        thread_slice_ns: required("thread_slice", SLICE_NS)?,
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
-        call_function_handler_ns: required("call_function_handler")?,
-        reschedule_handler_ns: required("reschedule_handler")?,
-        tick_handler_ns: required("tick_handler")?,
-        thread_switch_ns: required("thread_switch")?,
+        call_function_handler_ns: required("call_function_handler", HANDLER_NS)?,
+        reschedule_handler_ns: required("reschedule_handler", HANDLER_NS)?,
+        tick_handler_ns: required("tick_handler", HANDLER_NS)?,
+        thread_switch_ns: required("thread_switch", HANDLER_NS)?,
         locks,
     })
 }
@@ -174,7 +184,7 @@ fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, Scenar
     let rules = [("queue-length", BalanceRule::QueueLength), ("capacity", BalanceRule::Capacity)];
     let rule = table.choice("balance", &rules)?;
     let balloons = table.boolean("balloons")?.unwrap_or(false);
-    let interval_ns = table.positive_time("balance_interval")?;
+    let interval_ns = table.time("balance_interval", BALANCE_INTERVAL_NS)?;
     let refuse = |key: &str, cause: &str| {
         let place = table.get(key).map_or(table.place(), |node| &node.place);
         Err(ScenarioError::new(place, format!("`{key}` {cause}")))
@@ -188,7 +198,7 @@ fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, Scenar
         None => Ok(None),
         Some(rule) => Ok(Some(BalanceConfig {
             rule,
-            interval_ns: interval_ns.unwrap_or(BALANCE_INTERVAL_NS),
+            interval_ns: interval_ns.unwrap_or(BUSY_REBALANCE_TICK_NS),
             balloons,
         })),
     }
@@ -196,11 +206,7 @@ fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, Scenar
 
 /// The longest that a host would believe.
 fn read_hint(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
-    let hint = table.parsed("preemption_hint", |text| match units::time_ns(text, None)? {
-        ns if ns > DelayConfig::WINDOW_MAX_NS => Err("longer than 1 s, the longest window".to_owned()),
-        ns => Ok(ns as u32),
-    })?;
-    Ok(hint.unwrap_or(0))
+    Ok(table.time("preemption_hint", 0..=DelayConfig::WINDOW_MAX_NS)?.map_or(0, |ns| ns as u32))
 }
 
 fn read_tick(table: &TableReader<'_>) -> Result<u32, ScenarioError> {

@@ -2,14 +2,15 @@
 //! binary.
 
 use super::built_in::{built_in, names_in};
-use super::error::{Place, ScenarioError, listed, quoted};
+use super::error::{Place, ScenarioError, clipped_path, listed, quoted};
 use super::reader;
 use super::tree::{FILE_SIZE_MAX, Node, NodeValue, overlay, parse};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-const BUILT_IN_PREFIX: &str = "(built in) ";
+/// What names of built-in files begin with.
+pub const BUILT_IN_PREFIX: &str = "(built in) ";
 
 /// More files than this in one scenario are a mistake or an attack.
 const FILES_MAX: usize = 8_192;
@@ -272,7 +273,7 @@ fn read_file(path: &Path, place: &Place) -> Result<SourceText, ScenarioError> {
     let file = path.display().to_string();
     let refuse = |cause: String| {
         let named = place.line == 0 && *place.file == *file;
-        ScenarioError::new(place, if named { cause } else { format!("{file}: {cause}") })
+        ScenarioError::new(place, if named { cause } else { format!("{}: {cause}", clipped_path(&file)) })
     };
     let opened = microslice_metrics::input::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut bytes = Vec::new();

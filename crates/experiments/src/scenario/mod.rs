@@ -297,8 +297,8 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let scheduler = policy::read(policy, host.pcpus)?;
     let delay = delay::read(policy, scheduler.shortest_turn_ns())?;
     let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
-    let duration_ns = table.positive_time("duration")?;
-    let warmup_ns = table.time("warmup")?.unwrap_or(0);
+    let duration_ns = table.time("duration", 1..=units::HOUR_NS)?;
+    let warmup_ns = table.time("warmup", 0..=units::HOUR_NS)?.unwrap_or(0);
     check_profile_interval(&scheduler, warmup_ns + duration_ns.unwrap_or(0), policy)?;
     let mut vms = Vec::new();
     if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {

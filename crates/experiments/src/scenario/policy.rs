@@ -1,7 +1,7 @@
 //! `policies/*.toml`: what decides on the host, and with which parameters.
 
 use super::delay;
-use super::error::{Place, ScenarioError, listed, quoted};
+use super::error::{Place, ScenarioError, clipped, listed, quoted};
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
@@ -12,6 +12,7 @@ use microslice_model::config::{
 };
 use microslice_policy::coordinated::BalanceScheme;
 use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
+use std::ops::RangeInclusive;
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
 const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
@@ -22,7 +23,9 @@ const BESIDE: &str = "beside";
 const PAPER: &str = "paper";
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
-const TIME_MIN_NS: u64 = 1_000;
+const TIME_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
+/// As `sysctl_sched_base_slice` and its like, and `HZ` from 1 to 10,000.
+const LINUX_NS: RangeInclusive<u64> = 100_000..=1_000_000_000;
 
 /// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N`
 /// likewise); behind either, `+key=value` as often as wanted changes its parameters (`micro:2+grace=0`).
@@ -30,7 +33,7 @@ pub fn named(library: &mut Library, reference: &Node) -> Result<Node, ScenarioEr
     let (name, variations) = variations_of(reader::string(reference)?);
     let mut policy = sized(library, name, &reference.place)?;
     for (key, value) in variations {
-        let origin = format!("{}: +{key}", reference.place);
+        let origin = format!("{}: +{}", reference.place, clipped(key));
         if key == "extends" {
             let cause = "`extends` was followed before: name the other policy in front";
             return Err(ScenarioError::new(&Place::whole(&origin), cause));
@@ -195,7 +198,27 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
         return Err(ScenarioError::new(&name_node.place, cause));
     };
     let keys = [&["scheduler"], *keys, &delay::KEYS].concat();
-    read(&TableReader::open(node, "a policy", &keys)?, pcpus)
+    let policy = TableReader::open(node, "a policy", &keys).and_then(|table| read(&table, pcpus));
+    policy.map_err(|error| blame_scheduler(node, name_node, error))
+}
+
+/// A scheduler that was put over a policy's own has other keys: not their file is to blame, but who brought it.
+fn blame_scheduler(policy: &Node, scheduler: &Node, error: ScenarioError) -> ScenarioError {
+    let is_above = match scheduler.place.line {
+        0 => true,
+        _ => {
+            !scheduler.place.is_built_in()
+                && scheduler.place.file == policy.place.file
+                && error.place.file != policy.place.file
+        }
+    };
+    if !is_above || error.place.line == 0 {
+        return error;
+    }
+    let cause = format!(
+        "this policy is another scheduler's ({error}); leave `scheduler` out, or begin with a policy that has it"
+    );
+    ScenarioError::new(&scheduler.place, cause)
 }
 
 fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
@@ -270,8 +293,8 @@ fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
 
 fn read_eevdf(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
     Ok(EevdfConfig {
-        base_slice_ns: required_time(table, "base_slice")?,
-        tick_ns: required_time(table, "tick")?,
+        base_slice_ns: linux_time(table, "base_slice")?,
+        tick_ns: linux_time(table, "tick")?,
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
         groups: false,
         ipi_aware: false,
@@ -312,10 +335,10 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
 
 fn read_cfs(table: &TableReader<'_>, coordination: Coordination) -> Result<SchedulerKind, ScenarioError> {
     Ok(SchedulerKind::Cfs(CfsConfig {
-        latency_ns: required_time(table, "latency")?,
-        min_granularity_ns: required_time(table, "min_granularity")?,
-        wakeup_granularity_ns: required_time(table, "wakeup_granularity")?,
-        tick_ns: required_time(table, "tick")?,
+        latency_ns: linux_time(table, "latency")?,
+        min_granularity_ns: linux_time(table, "min_granularity")?,
+        wakeup_granularity_ns: linux_time(table, "wakeup_granularity")?,
+        tick_ns: linux_time(table, "tick")?,
         coordination,
     }))
 }
@@ -337,7 +360,9 @@ fn read_coordination(table: &TableReader<'_>) -> Result<Coordination, ScenarioEr
         early_dp: knob("early_dp")?,
         delay_ns: optional_time(table, "delay")?.unwrap_or(usual.delay_ns),
         urgent_slice_ns: optional_time(table, "urgent_slice")?.unwrap_or(usual.urgent_slice_ns),
-        urgent_allowance_ns: table.time("urgent_allowance")?.unwrap_or(usual.urgent_allowance_ns),
+        urgent_allowance_ns: table
+            .time("urgent_allowance", 0..=units::HOUR_NS)?
+            .unwrap_or(usual.urgent_allowance_ns),
     })
 }
 
@@ -355,11 +380,12 @@ fn required_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioErro
     optional_time(table, key)?.ok_or_else(|| table.missing(key, "a time such as \"30 ms\""))
 }
 
+fn linux_time(table: &TableReader<'_>, key: &str) -> Result<u64, ScenarioError> {
+    table.time(key, LINUX_NS)?.ok_or_else(|| table.missing(key, "a time such as \"3 ms\""))
+}
+
 fn optional_time(table: &TableReader<'_>, key: &str) -> Result<Option<u64>, ScenarioError> {
-    table.parsed(key, |text| match units::time_ns(text, None)? {
-        ns if ns < TIME_MIN_NS => Err("shorter than 1 us, less than a switch takes".to_owned()),
-        ns => Ok(ns),
-    })
+    table.time(key, TIME_NS)
 }
 
 fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {
@@ -367,7 +393,7 @@ fn read_credit(table: &TableReader<'_>) -> Result<CreditConfig, ScenarioError> {
         slice_ns: required_time(table, "slice")?,
         tick_ns: required_time(table, "tick")?,
         ratelimit_ns: table
-            .time("ratelimit")?
+            .time("ratelimit", 0..=units::HOUR_NS)?
             .ok_or_else(|| table.missing("ratelimit", "a time such as \"1 ms\""))?,
         boost: table.boolean("boost")?.unwrap_or(true),
         ratelimit_yields: table.boolean("ratelimit_yields")?.unwrap_or(true),
@@ -411,7 +437,7 @@ fn read_call_function_ipi(table: &TableReader<'_>) -> Result<bool, ScenarioError
 }
 
 fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
-    let patience_ns = table.time("patience")?;
+    let patience_ns = table.time("patience", 0..=units::HOUR_NS)?;
     match table.get("patience") {
         Some(node) if is_prototype(table)? && patience_ns != Some(0) => {
             let cause = "`patience` is \"0 us\" with mechanics `xen-prototype`";

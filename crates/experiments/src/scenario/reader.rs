@@ -79,17 +79,9 @@ impl<'n> TableReader<'n> {
         self.get(key).map(|node| integer(node, key, allowed)).transpose()
     }
 
-    /// A time in ns.
-    pub fn time(&self, key: &str) -> Result<Option<u64>, ScenarioError> {
-        self.parsed(key, |text| units::time_ns(text, None))
-    }
-
-    /// A time of at least 1 ns, in ns.
-    pub fn positive_time(&self, key: &str) -> Result<Option<u64>, ScenarioError> {
-        self.parsed(key, |text| match units::time_ns(text, None)? {
-            0 => Err("must be longer than 0".to_owned()),
-            ns => Ok(ns),
-        })
+    /// A time in ns, within limits.
+    pub fn time(&self, key: &str, allowed: RangeInclusive<u64>) -> Result<Option<u64>, ScenarioError> {
+        self.parsed(key, |text| units::time_ns(text, None, &allowed))
     }
 
     /// A distribution of times.

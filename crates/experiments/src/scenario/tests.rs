@@ -74,8 +74,8 @@ fn negative_and_absurd_numbers_are_refused_with_the_limits() {
         "bad.toml:9:41: `threads` is a whole number from 1 to 65536, not 99999999999"
     );
     assert!(refuse_with("\"10 ms\"", "\"-10 ms\"").starts_with("bad.toml:3:12: `duration`: negative"));
-    assert!(refuse_with("\"10 ms\"", "\"9999 min\"").contains("longer than an hour"));
-    assert!(refuse_with("\"10 ms\"", "\"0 ms\"").contains("longer than 0"));
+    assert!(refuse_with("\"10 ms\"", "\"9999 min\"").contains("isn't allowed, only 1 ns to 60 min"));
+    assert!(refuse_with("\"10 ms\"", "\"0 ms\"").contains("`0 ms` isn't allowed"));
     assert!(refuse_with("\"2 us\"", "\"1e400 us\"").contains("bad.toml:11:"));
 }
 
@@ -175,12 +175,23 @@ fn a_number_in_place_of_a_word_is_told_what_the_words_are() {
 fn an_absurd_cost_or_pool_is_told_its_limit() {
     let host = "{ extends = \"xeon-e5645\", costs = { exit = \"1 s\" } }";
     assert!(
-        refuse_with("\"xeon-e5645\"", host).ends_with("`exit`: longer than 100 ms, the limit for a cost")
+        refuse_with("\"xeon-e5645\"", host).ends_with("`exit`: `1 s` isn't allowed, only 0 ns to 100 ms")
     );
     let error = refuse(&format!("policy = \"micro:99999\"\n{SMALL}"));
     assert_eq!(error, "bad.toml:1:10: `micro:99999`: micro:N needs a whole number from 0 to 63");
     let error = refuse(&format!("policy = {{ extends = \"credit\", slice = \"1 ns\" }}\n{SMALL}"));
-    assert_eq!(error, "bad.toml:1:40: `slice`: shorter than 1 us, less than a switch takes");
+    assert_eq!(error, "bad.toml:1:40: `slice`: `1 ns` isn't allowed, only 1 us to 60 min");
+}
+
+#[test]
+fn packets_that_take_no_time_or_fill_the_memory_are_refused() {
+    let nic = |key: &str, value: &str, text: &str| refuse_setting(text, &format!("vm.one.nic.{key}"), value);
+    let with = |nic: &str| SMALL.replace("vcpus = 2", &format!("vcpus = 2\nnic = \"{nic}\""));
+    let (tcp, udp) = (with("iperf-tcp"), with("iperf-udp"));
+    let stream = "{ rate = \"1000 Gbit/s\", packet = \"64 B\" }";
+    let error = nic("udp", stream, &udp);
+    assert_eq!(error, "--set vm.one.nic.udp: `rate`: a packet takes 0.5 ns; allowed: 10 ns and more");
+    assert!(nic("tcp.window", "2048 MiB", &tcp).contains("larger than 1 GiB"));
 }
 
 #[test]
@@ -197,7 +208,7 @@ fn a_run_that_ends_by_the_clock_and_by_its_work_is_refused() {
         "`run_time` and `run_units` exclude each other: a run ends by the clock or when its work is done";
     assert_eq!(both, format!("bad.toml:9:70: {cause}"));
     let never = refuse_with("threads = 2,", "threads = 2, run_time = \"0 s\",");
-    assert!(never.contains("`run_time`: must be longer than 0"), "{never}");
+    assert!(never.contains("`run_time`: `0 s` isn't allowed, only 1 ns to 60 min"), "{never}");
 }
 
 #[test]
@@ -232,6 +243,8 @@ fn a_program_that_takes_no_time_is_refused_instead_of_looping_for_ever() {
         "{ progress = 1 },",
     );
     assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
+    let error = refuse(&text.replace("progress = 1", "compute = \"1 ns\""));
+    assert!(error.contains("take 1 ns; allowed: 100 ns on average"), "{error}");
     let text = text.replace("{ progress = 1 }", "{ sometimes = \"50 %\", body = [{ compute = \"1 ms\" }] }");
     assert!(refuse(&text).starts_with("bad.toml:9:54: a pass may take no time"), "{}", refuse(&text));
 }

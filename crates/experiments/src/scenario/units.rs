@@ -2,7 +2,9 @@
 //! distributions of times: `exponential 3 us`, `lognormal 2 us sigma 0.8`. Nothing is ever guessed: a number
 //! without its unit is refused.
 
+use super::error::quoted;
 use microslice_model::config::Duration;
+use std::ops::RangeInclusive;
 
 /// What a unit stands for, as (symbol, factor to the base unit).
 type UnitTable = &'static [(&'static str, f64)];
@@ -13,25 +15,36 @@ const RATES: UnitTable = &[("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("G
 const SIZES: UnitTable = &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("kB", 1e3), ("MB", 1e6)];
 
 /// Longest time that a scenario may contain: an hour; beyond it someone forgot a unit's prefix.
-pub const TIME_MAX_NS: u64 = 3_600_000_000_000;
+pub const HOUR_NS: u64 = 3_600_000_000_000;
 /// Fattest tail of a log-normal that makes sense for hold times: 4 means 50 times the median at one sigma.
 const SIGMA_MAX: f64 = 4.0;
 
-/// A time in ns. `cycles` is allowed if the host's frequency (Hz) is given.
-pub fn time_ns(text: &str, frequency_hz: Option<f64>) -> Result<u64, String> {
+/// A time in ns within limits. `cycles` is allowed if the host's frequency (Hz) is given.
+pub fn time_ns(text: &str, frequency_hz: Option<f64>, allowed: &RangeInclusive<u64>) -> Result<u64, String> {
     let (number, unit) = split(text);
-    if let (Some(hz), "cycles") = (frequency_hz, unit) {
-        return limited_time(parse_number(number, text)? / hz * 1e9);
+    let ns = match (frequency_hz, unit) {
+        (Some(hz), "cycles") => parse_number(number, text)? / hz * 1e9,
+        _ => {
+            let cycles: &[&str] = if frequency_hz.is_some() { &["cycles"] } else { &[] };
+            with_unit_or(text, TIMES, cycles, "a time such as \"30 ms\"")?
+        }
+    };
+    match ns.round() as u64 {
+        ns if allowed.contains(&ns) => Ok(ns),
+        _ => Err(format!(
+            "{} isn't allowed, only {} to {}",
+            quoted(text),
+            shown(*allowed.start()),
+            shown(*allowed.end())
+        )),
     }
-    let cycles: &[&str] = if frequency_hz.is_some() { &["cycles"] } else { &[] };
-    limited_time(with_unit_or(text, TIMES, cycles, "a time such as \"30 ms\"")?)
 }
 
-fn limited_time(ns: f64) -> Result<u64, String> {
-    if ns > TIME_MAX_NS as f64 {
-        return Err("longer than an hour, the limit for any time".to_owned());
-    }
-    Ok(ns.round() as u64)
+/// A time in the largest unit that it is a whole number of.
+fn shown(ns: u64) -> String {
+    let whole = TIMES.iter().rev().find(|(_, factor)| ns > 0 && ns.is_multiple_of(*factor as u64));
+    let (symbol, factor) = whole.unwrap_or(&TIMES[0]);
+    format!("{} {symbol}", ns / *factor as u64)
 }
 
 /// A frequency in Hz.
@@ -89,7 +102,7 @@ const DISTRIBUTIONS: &str = "\"3 us\", \"exponential 3 us\", \"uniform 1 us to 5
 /// A distribution of times.
 pub fn distribution(text: &str) -> Result<Duration, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let time = |words: &[&str]| time_ns(&words.join(" "), None);
+    let time = |words: &[&str]| time_ns(&words.join(" "), None, &(0..=HOUR_NS));
     match words.as_slice() {
         ["exponential", mean @ ..] => Ok(Duration::Exponential { mean_ns: time(mean)? }),
         ["uniform", limits @ ..] => {
@@ -161,7 +174,7 @@ fn parse_number(number: &str, text: &str) -> Result<f64, String> {
     let value: f64 = number
         .replace('_', "")
         .parse()
-        .map_err(|_| format!("{} doesn't begin with a number", super::error::quoted(text)))?;
+        .map_err(|_| format!("{} doesn't begin with a number", quoted(text)))?;
     match value {
         v if !v.is_finite() => Err("not a finite number".to_owned()),
         v if v < 0.0 => Err("negative".to_owned()),
@@ -180,11 +193,11 @@ fn with_unit_or(text: &str, units: UnitTable, others: &[&str], expected: &str) -
     let (number, unit) = split(text);
     let value = parse_number(number, text).map_err(|cause| format!("{cause}; expected {expected}"))?;
     if unit.is_empty() {
-        return Err(format!("{} has no unit; allowed: {}", super::error::quoted(text), symbols()));
+        return Err(format!("{} has no unit; allowed: {}", quoted(text), symbols()));
     }
     match units.iter().find(|(symbol, _)| *symbol == unit) {
         Some((_, factor)) => Ok(value * factor),
-        None => Err(format!("unknown unit {}; allowed: {}", super::error::quoted(unit), symbols())),
+        None => Err(format!("unknown unit {}; allowed: {}", quoted(unit), symbols())),
     }
 }
 
@@ -193,18 +206,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn time(text: &str, frequency_hz: Option<f64>) -> Result<u64, String> {
+        time_ns(text, frequency_hz, &(0..=HOUR_NS))
+    }
+
     #[test]
     fn times_need_their_unit() {
-        assert_eq!(time_ns("30 ms", None), Ok(30_000_000));
-        assert_eq!(time_ns("0.1ms", None), Ok(100_000));
-        assert_eq!(time_ns("4096 cycles", Some(2.4e9)), Ok(1_707));
-        assert_eq!(time_ns("30", None), Err("`30` has no unit; allowed: ns, us, ms, s, min".to_owned()));
+        assert_eq!(time("30 ms", None), Ok(30_000_000));
+        assert_eq!(time("0.1ms", None), Ok(100_000));
+        assert_eq!(time("4096 cycles", Some(2.4e9)), Ok(1_707));
+        assert_eq!(time("30", None), Err("`30` has no unit; allowed: ns, us, ms, s, min".to_owned()));
         assert_eq!(
-            time_ns("30 parsecs", None),
+            time("30 parsecs", None),
             Err("unknown unit `parsecs`; allowed: ns, us, ms, s, min".to_owned())
         );
-        assert!(time_ns("-1 ms", None).expect_err("negative").starts_with("negative"));
-        assert!(time_ns("2000 min", None).is_err());
+        assert!(time("-1 ms", None).expect_err("negative").starts_with("negative"));
+        assert_eq!(time("61 min", None), Err("`61 min` isn't allowed, only 0 ns to 60 min".to_owned()));
     }
 
     #[test]
@@ -247,7 +264,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in "\\PC{0,40}") {
-            let _ = (time_ns(&text, Some(1e9)), distribution(&text), permille(&text), size_bytes(&text));
+            let _ = (time(&text, Some(1e9)), distribution(&text), permille(&text), size_bytes(&text));
         }
 
         #[test]

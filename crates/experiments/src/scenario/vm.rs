@@ -1,6 +1,7 @@
 //! `[[vm]]`: vCPUs, weight, affinity, kernel, workloads, NIC.
 
 use super::error::{ScenarioError, quoted};
+use super::kernel::HANDLER_NS;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
@@ -31,6 +32,7 @@ const COPIES_MAX: u64 = 16_384;
 const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
 const RING_PACKETS_MAX: u64 = 1 << 20;
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
 pub const KEYS: [&str; 12] = [
     "name",
@@ -166,7 +168,7 @@ fn read_pinned(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
 fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
     let table = TableReader::open(node, "a NIC", &NIC_KEYS)?;
     let required =
-        |key: &str| table.positive_time(key)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
+        |key: &str| table.time(key, HANDLER_NS)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
     let stream = match (table.get("tcp"), table.get("udp")) {
         (Some(tcp), None) => read_tcp(tcp)?,
         (None, Some(udp)) => read_udp(udp)?,
@@ -192,21 +194,43 @@ fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {
     let packet_bytes = read_packet(&table)?;
     let window = table.parsed("window", |text| match units::size_bytes(text)? {
         bytes if bytes < packet_bytes => Err("a window smaller than one packet sends nothing".to_owned()),
+        bytes if bytes > WINDOW_BYTES_MAX => Err("larger than 1 GiB, the largest that TCP has".to_owned()),
         bytes => Ok(bytes),
     })?;
+    let link_bits_per_s = read_rate(&table, "link")?;
+    refuse_packets_in_no_time(&table, "link", link_bits_per_s, packet_bytes)?;
     Ok(Stream::Tcp {
-        link_bits_per_s: read_rate(&table, "link")?,
+        link_bits_per_s,
         window_bytes: window.ok_or_else(|| table.missing("window", "a size such as \"256 KiB\""))?,
         packet_bytes,
         round_trip_ns: table
-            .positive_time("round_trip")?
+            .time("round_trip", 1..=units::HOUR_NS)?
             .ok_or_else(|| table.missing("round_trip", "a time such as \"100 us\""))?,
     })
 }
 
 fn read_udp(node: &Node) -> Result<Stream, ScenarioError> {
     let table = TableReader::open(node, "a UDP stream", &UDP_KEYS)?;
-    Ok(Stream::Udp { bits_per_s: read_rate(&table, "rate")?, packet_bytes: read_packet(&table)? })
+    let (bits_per_s, packet_bytes) = (read_rate(&table, "rate")?, read_packet(&table)?);
+    refuse_packets_in_no_time(&table, "rate", bits_per_s, packet_bytes)?;
+    Ok(Stream::Udp { bits_per_s, packet_bytes })
+}
+
+/// Packets that follow one another within a nanosecond don't let simulated time go on.
+fn refuse_packets_in_no_time(
+    table: &TableReader<'_>,
+    key: &str,
+    bits_per_s: u64,
+    packet_bytes: u64,
+) -> Result<(), ScenarioError> {
+    const PACKET_NS_MIN: f64 = 10.0;
+    let packet_ns = packet_bytes as f64 * 8.0 * 1e9 / bits_per_s as f64;
+    if packet_ns >= PACKET_NS_MIN {
+        return Ok(());
+    }
+    let place = table.get(key).map_or(table.place(), |node| &node.place);
+    let cause = format!("`{key}`: a packet takes {packet_ns:.1} ns; allowed: {PACKET_NS_MIN} ns and more");
+    Err(ScenarioError::new(place, cause))
 }
 
 fn read_packet(table: &TableReader<'_>) -> Result<u64, ScenarioError> {

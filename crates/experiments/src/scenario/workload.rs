@@ -7,6 +7,7 @@ use super::tree::{Node, NodeValue};
 use super::units;
 use microslice_model::config::{GuestKernelConfig, LOOP_DEPTH, Phase, RUNQUEUE, WorkloadConfig};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const THREADS_MAX: u64 = 65_536;
 const PHASES_MAX: usize = 10_000;
@@ -21,7 +22,7 @@ const UNTIMED_STEPS_PER_US_MAX: f64 = 1_000.0;
 const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
 const UNITS_MAX: u64 = 1 << 40;
 /// At a barrier, before a thread sleeps.
-const SPIN_NS_MAX: u64 = 1_000_000_000;
+const SPIN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// Each kind of phase: the key that makes it one, and the keys it may carry besides.
 const PHASES: [(&str, &[&str]); 13] = [
@@ -128,7 +129,7 @@ pub fn read(node: &Node, surroundings: &mut Surroundings<'_>) -> Result<Workload
         process,
         program,
         run_units: table.integer("run_units", 0..=UNITS_MAX)?.unwrap_or(0),
-        run_time_ns: table.positive_time("run_time")?.unwrap_or(0),
+        run_time_ns: table.time("run_time", 1..=units::HOUR_NS)?.unwrap_or(0),
         unit: table.string("unit")?.unwrap_or("units").chars().take(40).collect(),
         cache_sensitive_permille: table.parsed("cache_sensitivity", units::permille)?.unwrap_or(1_000),
     })
@@ -259,15 +260,9 @@ impl ProgramReader<'_, '_> {
                 format!("barrier {shown} is for {before} threads in one phase, for {waiting} in another");
             return Err(ScenarioError::new(&node.place, cause));
         }
-        let (under, spin_ns) = (self.lock_under(table, false)?, table.positive_time("spin")?.unwrap_or(0));
-        if let Some(spin) = table.get("spin") {
-            let cause = if under.is_none() {
-                "`spin` needs `under`: a thread that has spun in vain sleeps under that lock"
-            } else if spin_ns > SPIN_NS_MAX {
-                "`spin` may be up to 1 s"
-            } else {
-                return Ok(Phase::Barrier { name, count, under, spin_ns });
-            };
+        let (under, spin_ns) = (self.lock_under(table, false)?, table.time("spin", SPIN_NS)?.unwrap_or(0));
+        if let (Some(spin), None) = (table.get("spin"), &under) {
+            let cause = "`spin` needs `under`: a thread that has spun in vain sleeps under that lock";
             return Err(ScenarioError::new(&spin.place, cause));
         }
         Ok(Phase::Barrier { name, count, under, spin_ns })
@@ -277,13 +272,18 @@ impl ProgramReader<'_, '_> {
     /// answer. A barrier's waiters can't sleep to come to sleep.
     fn lock_under(&self, table: &TableReader<'_>, sleeps: bool) -> Result<Option<String>, ScenarioError> {
         let kernel = &self.surroundings.kernel;
+        // To wake a waiter takes its runqueue's lock, which the waker would hold already.
         let is_allowed = |name: &str| {
             let kind = kernel.locks.iter().find(|lock| lock.name == name).and_then(|lock| lock.kind);
-            kind.unwrap_or(kernel.lock_kind).sleeps() == sleeps
+            name != RUNQUEUE && kind.unwrap_or(kernel.lock_kind).sleeps() == sleeps
         };
         match (self.lock_named(table, "under")?, table.get("under")) {
             (Some(name), Some(node)) if !is_allowed(&name) => {
-                let allowed = if sleeps { "a sleeping lock or a mutex" } else { "a lock whose waiters spin" };
+                let allowed = if sleeps {
+                    "a sleeping lock or a mutex"
+                } else {
+                    "a lock whose waiters spin, but no runqueue's"
+                };
                 let cause = format!("`under`: {} can't be held; allowed: {allowed}", quoted(&name));
                 Err(ScenarioError::new(&node.place, cause))
             }
@@ -362,7 +362,11 @@ fn check_pass(node: &Node, program: &[Phase]) -> Result<(), ScenarioError> {
     if !program.iter().any(Phase::takes_time)
         || !waits_for_others(program) && time_of(program) < PASS_TIME_MIN_NS
     {
-        let cause = "a pass may take no time, so it could run for ever at one instant; add compute, kernel, lock or sleep";
+        let cause = format!(
+            "a pass may take no time, so it could run for ever at one instant: its phases take {:.0} ns; \
+             allowed: {PASS_TIME_MIN_NS} ns on average, and at least one compute, kernel, lock or sleep",
+            time_of(program)
+        );
         return Err(ScenarioError::new(&node.place, cause));
     }
     let time_us = time_of(program).max(PASS_TIME_MIN_NS) / 1e3;

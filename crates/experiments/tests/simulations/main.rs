@@ -13,5 +13,6 @@ mod locks;
 mod own_scenarios;
 mod patience;
 mod promises;
+mod ranges;
 mod shares;
 mod sweep_results;

@@ -116,6 +116,39 @@ fn a_policys_name_may_say_what_is_different_about_it() {
 }
 
 #[test]
+fn another_policys_scheduler_is_blamed_where_it_was_named() {
+    let refused = |policy| rules_of(policy, &[]).unwrap_err().to_string();
+    for policy in ["microslice+scheduler=credit", "credit+scheduler=eevdf", "stride+scheduler=lottery"] {
+        let error = refused(policy);
+        assert!(error.starts_with("--policy: +scheduler: this policy is another scheduler's ("), "{error}");
+    }
+    let own = refuse(&format!("policy = {{ extends = \"microslice\", scheduler = \"credit\" }}\n{SMALL}"));
+    assert!(own.starts_with("bad.toml:1:48: this policy is another scheduler's ((built in)"), "{own}");
+    let key = refuse(&format!("policy = {{ extends = \"microslice\", slise = \"1 ms\" }}\n{SMALL}"));
+    assert!(key.starts_with("bad.toml:1:36: unknown key `slise`"), "{key}");
+    let missing = refuse(&format!("policy = {{ scheduler = \"stride\" }}\n{SMALL}"));
+    assert!(missing.starts_with("bad.toml:1:10: a policy needs `slice`"), "{missing}");
+}
+
+#[test]
+fn names_of_ten_thousand_characters_are_cut() {
+    let long = "x".repeat(10_000);
+    let scenario = |reference: &str| load(reference, &Overrides::default()).unwrap_err().to_string();
+    let policy = |policy: &str| rules_of(policy, &[]).unwrap_err().to_string();
+    let errors = [
+        scenario(&long),
+        scenario(&format!("{long}.toml")),
+        policy(&long),
+        policy(&format!("{long}.toml")),
+        policy(&format!("credit+{long}=1")),
+        policy(&format!("credit+scheduler={long}")),
+    ];
+    for error in errors {
+        assert!(error.len() < 2_500 && error.contains('…'), "{} characters: {error}", error.len());
+    }
+}
+
+#[test]
 fn a_static_size_refuses_nonsense_about_the_dynamic_one_too() {
     let refused = |policy| micro_sliced(policy, &[]).unwrap_err().to_string();
     assert_eq!(
