@@ -1,7 +1,8 @@
 //! The program, and files of a test's own.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_microslice");
 
@@ -59,4 +60,17 @@ pub fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(output.stdout.is_empty() && error.lines().count() == 1, "{error}");
     error
+}
+
+/// Until it has a handler for SIGINT, which it sets before it opens anything.
+pub fn await_handler(child: &mut Child) {
+    loop {
+        assert_eq!(child.try_wait().expect("its state"), None, "it ended by itself");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("its status");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("signals");
+        if u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

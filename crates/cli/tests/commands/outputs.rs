@@ -1,5 +1,6 @@
 //! Where outputs go, and that a signal ends a command whatever it is busy with.
 
+use crate::common::await_handler;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -144,19 +145,6 @@ fn assert_one_interrupt_ends(mut command: Command) {
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8_lossy(&output.stderr).ends_with("microslice: interrupted\n"));
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-}
-
-/// Until it has a handler for SIGINT, which it sets before it opens anything.
-fn await_handler(child: &mut Child) {
-    loop {
-        assert_eq!(child.try_wait().expect("its state"), None, "it ended by itself");
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("its status");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("signals");
-        if u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `microslice simulate`, `compare` and `reproduce` as their users meet them.
 
-use crate::common::{Files, microslice, refuse, text};
+use crate::common::{Files, await_handler, microslice, refuse, text};
 use std::path::Path;
 use std::process::Command;
 
@@ -134,11 +134,7 @@ fn ctrl_c_ends_a_run_with_exit_code_130_and_leaves_no_file() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        // The temporary file is there: so is the handler.
-        while std::fs::read_dir(&outputs).expect("a folder").next().is_none() {
-            assert_eq!(run.try_wait().expect("its state"), None, "it ended by itself");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        await_handler(&mut run);
         let killed = Command::new("kill").args(["-INT", &run.id().to_string()]).status().expect("kill");
         assert!(killed.success());
         let output = run.wait_with_output().expect("it ends");
