@@ -202,7 +202,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
     policy.map_err(|error| blame_scheduler(node, name_node, error))
 }
 
-/// A scheduler that was put over a policy's own has other keys: not their file is to blame, but who brought it.
+/// A scheduler that was put over a policy's own has other keys.
+/// Not their file is to blame, but who brought it.
 fn blame_scheduler(policy: &Node, scheduler: &Node, error: ScenarioError) -> ScenarioError {
     let is_above = match scheduler.place.line {
         0 => true,
