@@ -24,7 +24,7 @@ const PAPER: &str = "paper";
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
-/// As `sysctl_sched_base_slice` and its like, and `HZ` from 1 to 10,000.
+/// As `sysctl_sched_latency` and its like, and `HZ` from 1 to 10,000.
 const LINUX_NS: RangeInclusive<u64> = 100_000..=1_000_000_000;
 
 /// A policy by its name: a file of `policies/`, or `micro:N` for N static micro-sliced pCPUs (`micro-xen:N`
@@ -202,7 +202,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
     policy.map_err(|error| blame_scheduler(node, name_node, error))
 }
 
-/// A scheduler that was put over a policy's own has other keys: not their file is to blame, but who brought it.
+/// A scheduler that was put over a policy's own has other keys.
+/// Not their file is to blame, but who brought it.
 fn blame_scheduler(policy: &Node, scheduler: &Node, error: ScenarioError) -> ScenarioError {
     let is_above = match scheduler.place.line {
         0 => true,
@@ -293,7 +294,7 @@ fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
 
 fn read_eevdf(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
     Ok(EevdfConfig {
-        base_slice_ns: linux_time(table, "base_slice")?,
+        base_slice_ns: required_time(table, "base_slice")?,
         tick_ns: linux_time(table, "tick")?,
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
         groups: false,

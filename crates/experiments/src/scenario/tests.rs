@@ -184,7 +184,7 @@ fn an_absurd_cost_or_pool_is_told_its_limit() {
 }
 
 #[test]
-fn packets_that_take_no_time_or_fill_the_memory_are_refused() {
+fn packets_that_take_no_time_are_refused() {
     let nic = |key: &str, value: &str, text: &str| refuse_setting(text, &format!("vm.one.nic.{key}"), value);
     let with = |nic: &str| SMALL.replace("vcpus = 2", &format!("vcpus = 2\nnic = \"{nic}\""));
     let (tcp, udp) = (with("iperf-tcp"), with("iperf-udp"));

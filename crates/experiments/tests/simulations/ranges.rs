@@ -146,7 +146,7 @@ fn ends(policy: &str, path: &str) -> [String; 2] {
 }
 
 #[test]
-fn a_value_at_either_end_of_its_range_ends_with_a_result() {
+fn values_at_the_ends_of_their_ranges_end_with_results() {
     let of_all = PATHS.iter().map(|path| ("credit", (*path).to_owned()));
     let own = |(policy, keys): &(&'static str, &'static [&str])| {
         keys.iter().map(|key| (*policy, format!("policy.{key}"))).collect::<Vec<_>>()
