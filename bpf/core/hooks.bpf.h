@@ -39,11 +39,11 @@ HOOK bool reserved_are_lent(void);
 /* Does what runs on this reserved pCPU give way to a vCPU? */
 HOOK bool reserved_gives_way(const struct pcpu *pcpu);
 /*
- * A vCPU was queued, and nobody idles in the normal pool. The reserved pCPU that comes for it; negative:
- * none.
+ * A vCPU was queued, and no pCPU of the normal pool is idle. Returns the reserved pCPU that comes for it;
+ * negative: none does.
  */
 HOOK s32 kick_idle_reserved(struct task_struct *p);
-/* What runs there isn't to be preempted, not by a kernel thread of that pCPU either. */
+/* True if the occupant of that pCPU isn't to be preempted, not even by a kernel thread of that pCPU. */
 HOOK bool is_undisturbed(s32 cpu, const struct pcpu *pcpu);
 /* May it run on reserved pCPUs only? Callers hold RCU (every non-sleepable program does). */
 HOOK bool is_confined(struct task_struct *p);
@@ -52,7 +52,7 @@ HOOK bool is_confined(struct task_struct *p);
 
 /* A confined task waits: the scheduler queues it. */
 HOOK void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags);
-/* It stays on its pCPU, because nobody else wants that. */
+/* It stays on its pCPU, because no other task wants that. */
 HOOK void on_stay(struct vcpu *vcpu);
 /* It is queued anew; it may have been about to run on a reserved pCPU. */
 HOOK void on_enqueue(struct vcpu *vcpu);
@@ -62,7 +62,7 @@ HOOK u64 comes_back_for(struct vcpu *vcpu, u32 slot);
 HOOK void on_clock_set(struct vcpu *vcpu);
 /* It was sent away from a pCPU that it had been woken for: it goes on elsewhere, as if it were woken now. */
 HOOK bool was_sent_away(struct vcpu *vcpu);
-/* Nobody is idle, and it isn't boosted. */
+/* It waits: no pCPU is idle, and it isn't boosted. */
 HOOK void on_wait(struct task_struct *p, struct vcpu *vcpu, u32 slot);
 /* It is in a queue, where it can be found. */
 HOOK void on_queued(struct vcpu *vcpu, u32 slot);
@@ -73,7 +73,7 @@ HOOK void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p);
 
 /* ---- Turns. `owed`: vCPU slot + 1 to which a mechanism owes a turn on this pCPU; 0: none ---- */
 
-/* What a reserved pCPU runs next. */
+/* Chooses the next task of a reserved pCPU. */
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev);
 /* A task goes before all others, or the present one goes on. */
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed);
@@ -103,7 +103,7 @@ HOOK bool keeps_its_pcpu(struct vcpu *vcpu);
 HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to);
 /* It doesn't run any more. True if it has set its state. */
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable);
-/* Nobody runs there any more. */
+/* No task runs on that pCPU any more. */
 HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now);
 /* It sleeps from now on. */
 HOOK void on_block(struct vcpu *vcpu);
@@ -112,7 +112,7 @@ HOOK void on_charge(struct vcpu *vcpu, struct pcpu *pcpu, u64 ran_ns);
 
 /* ---- Traces ---- */
 
-/* What a vCPU that begins to run there runs for: enum trace_turn. */
+/* Returns the purpose of the turn that begins there: enum trace_turn. */
 HOOK u32 traced_turn(s32 cpu);
 
 #endif

@@ -113,7 +113,7 @@ enum urgent_end {
 	URGENT_END_COUNT = 4,
 };
 
-/* Of urgent vCPUs (policy/urgent.h): of the scheduler coordinated. */
+/* Counters of urgent vCPUs (policy/urgent.h), in the scheduler coordinated. */
 struct urgent_stats {
 	u64 ipis[INTERRUPT_KIND_COUNT]; /* from sibling to sibling */
 	u64 requests[URGENT_SCHEME_COUNT];
@@ -132,7 +132,7 @@ struct urgent_stats {
 };
 
 /*
- * Of turns that end in windows (policy/delay_preemption.h), as the simulator counts them.
+ * Counters of turns that end in windows (policy/delay_preemption.h), as the simulator counts them.
  * put_off = ended_safe + ended_forced + ended_otherwise + those that are put off now.
  */
 struct delay_stats {
@@ -147,7 +147,7 @@ struct delay_stats {
 	u64 penalised;	     /* turns of them that ended early, because the guest had overdrawn its hints */
 };
 
-/* Of one VM since it was first seen; of all VMs that are gone in the slot VMS_MAX. */
+/* Counters of one VM since it was first seen. The slot VMS_MAX has those of all VMs that are gone. */
 struct vm_stats {
 	u64 ran_ns;	  /* vCPUs, in both pools */
 	u64 vmm_ran_ns;	  /* its VMM's other threads */
@@ -184,7 +184,7 @@ struct vm_stats {
 #define VM_SLOT_OPEN 1u
 #define VM_SLOT_CLOSING 0x7fffffffu /* nobody may join, nor claim it yet */
 
-/* What was seen of a VM's registers: bits of struct vm's `registers`. */
+/* Bits of `registers` in struct vm: facts about the VM's registers. */
 #define REGISTERS_SEEN 1u
 #define REGISTERS_64_BIT 2u    /* one of its vCPUs was in long mode */
 #define REGISTERS_PROTECTED 4u /* the host can't read them (SEV-ES, SEV-SNP, TDX) */
@@ -211,7 +211,7 @@ struct vm {
 	u64 threads_vtime_ns;	     /* the clock of its VMM's threads that aren't vCPUs */
 };
 
-/* What userspace knows of a VM. Written by the daemon only. */
+/* Knowledge of userspace about a VM. Written by the daemon only. */
 struct vm_feed {
 	struct guest_layout layout;
 	u32 generation;	    /* of the struct vm that this is about */
@@ -235,7 +235,7 @@ struct limit_chain {
 	u32 places[LIMITS_PER_CGROUP]; /* in cpu_limits + 1; 0: no more */
 };
 
-/* What cpu.weight gives the host tasks of one cgroup. Written by the daemon only. */
+/* The weight that cpu.weight gives the host tasks of one cgroup. Written by the daemon only. */
 struct service_weight {
 	u64 group; /* the cgroup whose clock they go by */
 	u32 weight;
@@ -316,7 +316,7 @@ struct event {
 	};
 };
 
-/* Of the host as a whole. */
+/* Counters of the host as a whole. */
 struct host_stats {
 	u64 others_ran_ns; /* host tasks that aren't vCPUs */
 	u64 pool_resizes;
@@ -452,7 +452,7 @@ enum trace_stop {
 	TRACE_STOP_COUNT = 6,
 };
 
-/* What a vCPU runs for. */
+/* The purpose of a vCPU's turn. */
 enum trace_turn {
 	TRACE_TURN_NORMAL = 0,
 	TRACE_TURN_MICRO = 1,

@@ -15,7 +15,7 @@
 
 const volatile struct run_config config;
 
-/* What the scheduler keeps of every host task, vCPU or not. */
+/* The state that the scheduler keeps for every host task, vCPU or not. */
 struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
@@ -54,7 +54,7 @@ struct task_ctx {
 	u32 goes_first;	    /* it runs before vCPUs, as a task that was just woken */
 	u32 vm_generation;  /* of `vm` */
 	u32 queue;	    /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
-	/* Of a process, kept with its first thread. */
+	/* The VM of a process, kept with its first thread. */
 	u32 process_vm;		/* slot + 1 of its VM */
 	u32 process_generation; /* of that slot */
 	/* Of a vCPU that looks for a place, while it does. */
@@ -106,7 +106,7 @@ struct {
 	__type(value, struct limit_chain);
 } limit_chains SEC(".maps");
 
-/* What cpu.max says: written by the daemon only. */
+/* The limits of cpu.max. Written by the daemon only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LIMITS_MAX);
@@ -179,7 +179,7 @@ struct {
 	__type(value, u64);
 } service_clocks SEC(".maps");
 
-/* What runs on a pCPU. */
+/* The kind of task that runs on a pCPU. */
 enum occupant {
 	OCCUPANT_NONE = 0,
 	OCCUPANT_OTHER = 1,	    /* a host task that isn't a vCPU */
@@ -233,9 +233,9 @@ struct {
 
 /* The normal pool's clock: virtual time of the vCPU that is furthest ahead of those that were chosen. */
 u64 pool_vtime_ns;
-/* Likewise, of their VMs. */
+/* The same clock for the VMs of these vCPUs. */
 u64 first_vm_vtime_ns;
-/* Likewise, of the host tasks that aren't vCPUs. */
+/* The same clock for host tasks that aren't vCPUs. */
 u64 others_vtime_ns;
 /*
  * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or
@@ -251,13 +251,13 @@ u32 sweep_cursor;
 u32 limits_in_force;
 /* Set by the daemon: vCPUs leave with the scheduler, and none comes any more. */
 u32 scheduler_ends;
-/* When a limit came, went, or changed. Likewise. */
+/* The time when a limit last came, went or changed. Written by the daemon. */
 u64 limits_changed_at_ns;
 /* Is anything in service_weights? Written by the daemon. */
 u32 services_are_weighed;
 /*
  * Weights of the outermost cgroups: of those that have VMs, and of all others, as far as they want to run; 0:
- * unknown. Likewise.
+ * unknown. Written by the daemon.
  */
 u32 vms_side_weight;
 u32 services_side_weight;
