@@ -68,14 +68,6 @@ struct file {
 	void *private_data;
 };
 
-struct hlist_node {
-	struct hlist_node *next;
-};
-
-struct hlist_head {
-	struct hlist_node *first;
-};
-
 struct kvm_memory_slot {
 	struct hlist_node id_node[2];
 	u64 base_gfn;

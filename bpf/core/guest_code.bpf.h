@@ -106,7 +106,7 @@ static __always_inline bool is_halted(u64 kvm_vcpu)
 /* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */
 static __always_inline u32 guest_interrupts_enabled(u64 kvm_vcpu)
 {
-	if (!config.intel && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
+	if (config.vendor == KVM_AMD && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
 		struct vcpu_svm *svm = (void *)kvm_vcpu; /* struct kvm_vcpu is its first member */
 		u64 rflags = BPF_CORE_READ(svm, vmcb, save.rflags);
 
@@ -118,7 +118,7 @@ static __always_inline u32 guest_interrupts_enabled(u64 kvm_vcpu)
 /* MSR_LSTAR of a vCPU that is not in its guest; 0 where it can't be read. */
 static __always_inline u64 read_guest_lstar(u64 kvm_vcpu)
 {
-	if (!config.intel && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
+	if (config.vendor == KVM_AMD && kvm_vcpu && bpf_core_type_exists(struct vcpu_svm)) {
 		struct vcpu_svm *svm = (void *)kvm_vcpu;
 
 		return BPF_CORE_READ(svm, vmcb, save.lstar);
@@ -131,6 +131,18 @@ static __always_inline u8 *guest_apic(u64 kvm_vcpu)
 	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
 
 	return kvm_vcpu ? BPF_CORE_READ(vcpu, arch.apic, regs) : NULL;
+}
+
+/* Does an interrupt that was sent to it stand in these registers? On VMX one may wait in a descriptor. */
+static __always_inline bool apic_shows_all(u64 kvm_vcpu)
+{
+	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
+
+	if (config.vendor == KVM_AMD)
+		return true;
+	return config.vendor == KVM_OTHER && kvm_vcpu &&
+	       bpf_core_field_exists(vcpu->arch.apic->apicv_active) &&
+	       !BPF_CORE_READ(vcpu, arch.apic, apicv_active);
 }
 
 /* The 32 bits of IRR or ISR that `vector` is one of; 0 if they can't be read. */
@@ -163,7 +175,7 @@ __noinline u32 guest_answer_to_calls(u64 kvm_vcpu)
 	u32 calls = 1u << (VECTOR_CALL_FUNCTION & 31) | 1u << (VECTOR_CALL_FUNCTION_SINGLE & 31), owed;
 
 	_Static_assert(VECTOR_CALL_FUNCTION >> 5 == VECTOR_CALL_FUNCTION_SINGLE >> 5, "both are in one word");
-	if (config.intel || !registers)
+	if (!apic_shows_all(kvm_vcpu) || !registers)
 		return ANSWER_UNKNOWN;
 	owed = apic_word(registers, APIC_IRR, VECTOR_CALL_FUNCTION) |
 	       apic_word(registers, APIC_ISR, VECTOR_CALL_FUNCTION);

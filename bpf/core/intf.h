@@ -26,6 +26,14 @@ struct pcpu; /* maps.bpf.h: the daemon has no use for it */
 #define SERVICE_CGROUPS_MAX 8192u
 #define NEVER_MICRO 0xffffffffu
 
+/* Whose part of KVM runs the guests. */
+enum kvm_vendor {
+	KVM_AMD = 0,
+	KVM_INTEL = 1,
+	KVM_OTHER = 2, /* another one's, of which nothing is known but what all have in common */
+	KVM_VENDOR_COUNT = 3,
+};
+
 /* Written once, before the programs are loaded. */
 struct run_config {
 	u64 micro_slice_ns;
@@ -41,9 +49,9 @@ struct run_config {
 	u32 recording;
 	u32 program_costs; /* they are measured */
 	u32 pcpu_count;
-	u32 intel; /* 1: VMX, 0: SVM */
-	u32 smt;   /* pCPUs share cores */
-	u32 lend;  /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
+	enum kvm_vendor vendor;
+	u32 smt;  /* pCPUs share cores */
+	u32 lend; /* micro pCPUs that nobody asks for run vCPUs of the normal pool; the paper: 0 */
 	/* A task that may run on so many pCPUs may run anywhere: those that are online and not isolated. */
 	u32 wide_pcpu_count;
 	u32 vm_places;			     /* how many VMs may have a place: VMS_MAX, or fewer in tests */
@@ -54,6 +62,8 @@ struct run_config {
 	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
+	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
+	u32 reserved;
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */

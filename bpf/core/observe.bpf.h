@@ -21,7 +21,9 @@
 #include "bpf/core/vcpu.bpf.h"
 
 #define SVM_EXIT_HLT 0x78u
+#define SVM_EXIT_PAUSE 0x77u
 #define VMX_EXIT_HLT 12u
+#define VMX_EXIT_PAUSE 40u
 #define KVM_ISA_VMX 1u
 #define KVM_HC_SCHED_YIELD 11u
 
@@ -64,7 +66,10 @@ SEC("tp/kvm/kvm_exit")
 int on_exit(struct trace_event_raw_kvm_exit *exit)
 {
 	u32 halt = exit->isa == KVM_ISA_VMX ? VMX_EXIT_HLT : SVM_EXIT_HLT;
+	u32 pause = exit->isa == KVM_ISA_VMX ? VMX_EXIT_PAUSE : SVM_EXIT_PAUSE;
 
+	if (config.by_tracepoints && exit->exit_reason == pause)
+		return on_yield(YIELD_PLE);
 	if (exit->exit_reason != halt)
 		return 0;
 	sample_halt(exit->guest_rip);

@@ -9,7 +9,7 @@
 #ifndef BPF_SWITCHES_H
 #define BPF_SWITCHES_H
 
-#include "bpf/core/vcpu.bpf.h"
+#include "bpf/core/tracepoints.bpf.h"
 
 static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now);
 static __always_inline void starts_running(struct task_struct *p, u64 now);
@@ -24,8 +24,15 @@ int BPF_PROG(on_task_exit, struct task_struct *p)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now;
 
+	if (config.by_tracepoints)
+		find_vcpu(prev);
+	/* Where no tracepoint tells of exits. */
+	if (config.vendor == KVM_OTHER && prev->__state && !preempt)
+		note_halt(prev);
+	/* Behind the registration of a vCPU, whose figures begin then. */
+	now = bpf_ktime_get_ns();
 	stops_running(prev, preempt || !prev->__state, now);
 	starts_running(next, now);
 	return 0;

@@ -501,30 +501,52 @@ static __always_inline bool is_its_thread(const struct kvm_vcpu *kvm_vcpu, const
 	return kvm_vcpu->pid == current->thread_pid && !(current->flags & PF_EXITING);
 }
 
+/* The current task runs this vCPU. */
+static __always_inline int note_vcpu(struct task_struct *current, u64 kvm_vcpu, u64 kvm, u32 vcpu_id)
+{
+	struct task_ctx *tctx = bpf_task_storage_get(&task_ctxs, current, 0, TASK_CTX_OF_VCPU);
+	struct vcpu *vcpu;
+
+	if (!tctx)
+		return 0;
+	vcpu = vcpu_of(tctx);
+	if (vcpu) {
+		if (vcpu->kvm_vcpu == kvm_vcpu) {
+			sample_registers(vcpu);
+			return 0;
+		}
+		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */
+	}
+	return register_vcpu(tctx, kvm_vcpu, kvm, vcpu_id);
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(on_vcpu_load, struct kvm_vcpu *kvm_vcpu, int cpu)
 {
 	struct task_struct *current;
-	struct task_ctx *tctx;
-	struct vcpu *vcpu;
 
 	if (!kvm_vcpu)
 		return 0;
 	current = bpf_get_current_task_btf();
 	if (!is_its_thread(kvm_vcpu, current))
 		return 0;
-	tctx = bpf_task_storage_get(&task_ctxs, current, 0, TASK_CTX_OF_VCPU);
-	if (!tctx)
-		return 0;
-	vcpu = vcpu_of(tctx);
-	if (vcpu) {
-		if (vcpu->kvm_vcpu == (u64)kvm_vcpu) {
-			sample_registers(vcpu);
-			return 0;
-		}
-		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */
-	}
-	return register_vcpu(tctx, (u64)kvm_vcpu, (u64)kvm_vcpu->kvm, kvm_vcpu->vcpu_id);
+	return note_vcpu(current, (u64)kvm_vcpu, (u64)kvm_vcpu->kvm, kvm_vcpu->vcpu_id);
+}
+
+/* No address of this vCPU is used any more. */
+static __always_inline void forget_kvm_vcpu(struct vcpu *vcpu, u64 kvm_vcpu, u64 kvm)
+{
+	struct vm *vm;
+
+	/*
+	 * vCPUs are freed with their VM only: another VM may soon have the same address, while threads of
+	 * this one live.
+	 */
+	if (__sync_val_compare_and_swap(&vcpu->kvm_vcpu, kvm_vcpu, 0) != kvm_vcpu)
+		return;
+	vm = vm_at(vcpu->vm);
+	if (vm)
+		forget_address(vm, kvm);
 }
 
 /* The vCPU is freed, its thread may live on: no address of it may be used any more. */
@@ -535,16 +557,8 @@ int BPF_PROG(on_vcpu_destroy, struct kvm_vcpu *kvm_vcpu)
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &address);
 	struct vcpu *vcpu = slot ? vcpu_at(*slot) : NULL;
 
-	/*
-	 * vCPUs are freed with their VM only: another VM may soon have the same address, while threads of
-	 * this one live.
-	 */
-	if (vcpu && __sync_val_compare_and_swap(&vcpu->kvm_vcpu, address, 0) == address) {
-		struct vm *vm = vm_at(vcpu->vm);
-
-		if (vm)
-			forget_address(vm, (u64)kvm_vcpu->kvm);
-	}
+	if (vcpu)
+		forget_kvm_vcpu(vcpu, address, (u64)kvm_vcpu->kvm);
 	bpf_map_delete_elem(&vcpu_by_address, &address);
 	return 0;
 }

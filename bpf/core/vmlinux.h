@@ -93,6 +93,18 @@ struct thread_struct {
 	unsigned long sp;
 };
 
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct preempt_notifier {
+	struct hlist_node link;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int nr_cpus_allowed;
@@ -111,6 +123,7 @@ struct task_struct {
 	unsigned int policy;
 	u64 start_boottime;
 	char comm[16];
+	struct hlist_head preempt_notifiers; /* KVM's, while it is within one of a vCPU's calls */
 	struct thread_struct thread;
 };
 
@@ -149,6 +162,7 @@ struct kvm;
 
 struct kvm_lapic {
 	struct kvm_vcpu *vcpu;
+	bool apicv_active;
 	void *regs;
 };
 
@@ -168,6 +182,7 @@ struct kvm_vcpu_arch {
 
 struct kvm_vcpu {
 	struct kvm *kvm;
+	struct preempt_notifier preempt_notifier;
 	int vcpu_id;
 	struct pid *pid;
 	bool wants_to_run;

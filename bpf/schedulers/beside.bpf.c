@@ -98,6 +98,8 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 	*boost_of(vcpu) = (struct boost_vcpu){.start_ns = p->start_boottime,
 					      .running_since_ns = bpf_ktime_get_ns(),
 					      .is_real_time = is_real_time(p),
+					      /* Nothing tells of its exits: it was found within one. */
+					      .is_seen = config.vendor == KVM_OTHER,
 					      .is_pinned = p->nr_cpus_allowed == 1};
 }
 

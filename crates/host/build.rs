@@ -20,6 +20,7 @@ fn main() -> Result<(), BorderError> {
         "schedulers/simple",
         "schedulers/beside",
         "memory_slots",
+        "function_probe",
         "observe",
     ] {
         let object = source.rsplit('/').next().expect("rsplit yields at least one part");

@@ -46,6 +46,7 @@ macro_rules! skeleton {
 skeleton!(microslice_skeleton, "microslice");
 skeleton!(coordinated_skeleton, "coordinated");
 skeleton!(memory_slots_skeleton, "memory_slots");
+skeleton!(function_probe_skeleton, "function_probe");
 skeleton!(beside_skeleton, "beside");
 skeleton!(simple_skeleton, "simple");
 skeleton!(observe_skeleton, "observe");

@@ -32,6 +32,7 @@ mod host_symbols;
 mod initramfs;
 pub mod installation;
 pub mod kernels;
+pub mod lab;
 mod link;
 mod loss;
 pub mod machine;
@@ -63,6 +64,8 @@ const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 /// A VMM for hundreds of VMs (`testbed/vmm/`).
 const VCPUS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vcpus"));
+/// A VMM with a guest of its own (`testbed/lab/`).
+const LAB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lab"));
 /// Asks for a core-scheduling cookie (`testbed/cookie/`).
 const COOKIE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cookie"));
 /// Faults that a shell can't make (`testbed/faults/`).

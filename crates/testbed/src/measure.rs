@@ -74,7 +74,7 @@ impl Measurement {
         Self::of_lines(&guest.lines(0), from, to)
     }
 
-    fn of_lines(lines: &[Line], from: Instant, to: Instant) -> Self {
+    pub(crate) fn of_lines(lines: &[Line], from: Instant, to: Instant) -> Self {
         let mut sum = Self::default();
         for line in lines.iter().filter(|line| line.at <= to && line.text.starts_with("{\"window\"")) {
             // A line torn by the guest's end is no window.

@@ -86,6 +86,9 @@ pub struct Observe {
     /// Measure what the BPF programs cost, too: the kernel then reads its clock around each run
     #[arg(long)]
     program_costs: bool,
+    /// Trace no function of the kernel: use tracepoints alone, as where no function can be traced
+    #[arg(long)]
+    tracepoints: bool,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
@@ -184,6 +187,7 @@ fn settings_of(args: &Observe) -> Result<Settings, Failure> {
     settings.trace = args.trace.settings();
     settings.verbose = args.verbose;
     settings.program_costs = args.program_costs;
+    settings.by_tracepoints = args.tracepoints;
     for guest in &args.guests {
         let (name, path) = pair(guest, "guest", "NAME=VMLINUZ")?;
         settings.guests.insert(name.to_owned(), PathBuf::from(path));

@@ -102,6 +102,9 @@ pub struct Run {
     /// With --beside: how much of the host a VM may have that way [default: 1]
     #[arg(long, value_name = "PERCENT", requires = "beside")]
     boost_percent: Option<u32>,
+    /// With --beside: trace no function of the kernel, as where that can't be had
+    #[arg(long, requires = "beside")]
+    tracepoints: bool,
     /// Be the process that takes boosts back when the daemon is dead
     #[arg(long, hide = true, value_name = "FILE")]
     watch_boosts: Option<PathBuf>,
@@ -398,6 +401,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     listen(&mut settings, args.metrics_listen.clone())?;
     settings.json = args.json;
     settings.program_costs = args.program_costs;
+    settings.by_tracepoints = args.tracepoints;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
     take_vms(args, &mut settings)?;

@@ -1,6 +1,7 @@
 //! Reports as the daemons make them, with something in every figure, which grows.
 
 use microslice_host::beside::report as beside;
+use microslice_host::bpf::hooks::Hooks;
 use microslice_host::bpf::recursion_misses::RecursionMisses;
 use microslice_host::interface::{
     AccelerationReturn, BoostStats, HostStats, Overtake, RequestFailure, VmStats, WaitStats,
@@ -99,6 +100,7 @@ fn beside_report(seconds: u64) -> beside::Report {
         gone: (VmStats::new_zeroed(), BoostStats::new_zeroed()),
         helped: beside::Helped::default(),
         watchers_replaced: 0,
+        hooks: Hooks::default(),
         recursion_misses: RecursionMisses::default(),
     }
 }
@@ -150,7 +152,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         is_final: false,
         seconds: seconds as f64,
         vms: vec![vm],
-        sees_interrupts: true,
+        hooks: Hooks::default(),
         recursion_misses: RecursionMisses::default(),
         programs: None,
         host: None,

@@ -134,6 +134,9 @@ impl Beside<'_> {
             self.settings.boost_percent,
             if self.settings.dry_run { " (dry run: nobody is boosted)" } else { "" }
         ));
+        if let Some(line) = self.programs.hooks().line() {
+            (output.say)(&line);
+        }
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
         let (mut said_alive, mut printed) = (Instant::now(), Instant::now());
         let mut looked: Option<Instant> = None;
@@ -227,6 +230,7 @@ impl Beside<'_> {
             gone,
             helped: Helped::read(&self.helper.counts),
             watchers_replaced: self.watchers,
+            hooks: self.programs.hooks().clone(),
             recursion_misses: self.programs.recursion_misses(),
         }
     }

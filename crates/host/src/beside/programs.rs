@@ -4,6 +4,7 @@ use crate::HostError;
 use crate::beside::helper::{Requests, Told, wait_for};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::bpf::events::{Event, parse_event};
+use crate::bpf::hooks::{Hooks, choose_programs};
 use crate::bpf::kernel_vm::KernelVm;
 use crate::bpf::mapped_array::MappedArray;
 use crate::bpf::maps::{lookup, update};
@@ -12,7 +13,7 @@ use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
 use crate::guests::list::{self, KernelSide};
 use crate::interface::{BoostEvent, BoostStats, RunConfig, VMS_MAX, Vcpu, VmStats};
-use crate::machine::preflight::{Host, Vendor};
+use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -45,6 +46,7 @@ pub struct Programs {
     recorder: Option<Recorder>,
     vms: MappedArray,
     vm_stats_of: MappedArray,
+    hooks: Hooks,
     skeleton: BesideSkel<'static>,
 }
 
@@ -52,18 +54,17 @@ impl Programs {
     /// Loads and attaches everything. On error nothing stays loaded.
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, HostError> {
         let recorder = settings.record.as_deref().map(Recorder::create).transpose()?;
+        let hooks = Hooks::of(host, settings)?;
         keep_warnings();
         let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
         // One word for each start: the skeleton borrows the place that holds it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BesideSkelBuilder::default().open(storage).map_err(failed)?;
-        match host.vendor {
-            Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
-            Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
-        }
+        choose_programs!(open, hooks);
+        open.progs.on_any_exit.set_autoload(hooks.sees_exits());
         let rodata = open.maps.rodata_data.as_deref_mut();
         let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
-        let config = run_config(host, settings);
+        let config = hooks.configure(run_config(host, settings));
         // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
         rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
         let mut skeleton = open.load().map_err(failed)?;
@@ -89,7 +90,12 @@ impl Programs {
         let rings = builder.build().map_err(ring)?;
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, recorder, vms, vm_stats_of, skeleton })
+        Ok(Self { rings, events, records, recorder, vms, vm_stats_of, hooks, skeleton })
+    }
+
+    /// Returns by what they see.
+    pub fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     /// Returns the events and the vCPUs that the helper needs.
@@ -176,7 +182,7 @@ fn attach(skeleton: &mut BesideSkel<'static>) -> libbpf_rs::Result<()> {
     // First what runs and what waits: what is known of vCPUs must be true when the first hint comes.
     attach!(
         skeleton: on_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_any_exit, on_spin, on_hypercall,
-        on_exit, on_svm_interrupt, on_vmx_interrupt
+        on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt
     );
     Ok(())
 }
@@ -192,7 +198,6 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
         vm_places: VMS_MAX,
-        intel: u32::from(host.vendor == Vendor::Intel),
         boost: BoostConfig {
             burst_ns: BURST_NS,
             vm_percent: settings.boost_percent,

@@ -6,6 +6,7 @@
 
 use crate::beside::helper::Counts;
 use crate::bpf::counters::{add_up, difference, sum};
+use crate::bpf::hooks::Hooks;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::{BoostMiss, BoostStats, VmStats};
 use crate::output::words::{counted_by_cause, matrix, merge, named, names, sums_by_cause};
@@ -91,6 +92,8 @@ pub struct Report {
     pub helped: Helped,
     /// Watchers that were found dead, and replaced, since the start.
     pub watchers_replaced: u32,
+    /// By what KVM is seen.
+    pub hooks: Hooks,
     /// Runs of BPF programs that the kernel left out.
     pub recursion_misses: RecursionMisses,
 }
@@ -143,6 +146,7 @@ impl Report {
                 "watchers_replaced": self.watchers_replaced,
             },
             "program_runs_left_out": self.recursion_misses.to_json(),
+            "hooks": self.hooks.to_json(),
         });
         merge(&mut object, counters_json(&stats, &boosts));
         object
@@ -341,6 +345,7 @@ mod tests {
             gone: (VmStats::new_zeroed(), BoostStats::new_zeroed()),
             helped: Helped { boosts: 5, returns: 5, ..Helped::default() },
             watchers_replaced: 0,
+            hooks: Hooks::default(),
             recursion_misses: RecursionMisses::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod events;
+pub mod hooks;
 pub(crate) mod kernel_vm;
 pub(crate) mod mapped_array;
 pub(crate) mod maps;

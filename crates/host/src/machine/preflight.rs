@@ -1,6 +1,7 @@
 //! Refusals: everything that must hold before anything is loaded. Each is one line that says what to do.
 
 use crate::HostError;
+use crate::interface::KvmVendor;
 use crate::machine::topology::Topology;
 use crate::machine::{core_scheduling, refused_kernels};
 use libbpf_rs::btf::Btf;
@@ -10,17 +11,10 @@ use std::path::Path;
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Which virtualization extension KVM uses here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vendor {
-    Amd,
-    Intel,
-}
-
 /// A host that passed the checks, and what they found out.
 #[derive(Debug)]
 pub struct Host {
-    pub vendor: Vendor,
+    pub vendor: KvmVendor,
     pub topology: Topology,
     /// `SCX_OPS_ENQ_MIGRATION_DISABLED`; 0 where this kernel hasn't got it, and passes `ops.enqueue` by for
     /// tasks that may not move.
@@ -34,7 +28,14 @@ pub fn check() -> Result<Host, HostError> {
     refused_kernels::check(&kernel("osrelease"), &kernel("version"))?;
     check_isolation()?;
     let asks_about_those_that_may_not_move = check_btf()?;
-    let vendor = check_kvm()?;
+    let vendor = match find_kvm()? {
+        KvmVendor::Other => {
+            return Err(HostError::refused(
+                "this host's KVM is neither AMD's nor Intel's: `microslice run --beside` and `observe` work with it",
+            ));
+        }
+        known => known,
+    };
     check_module_btf(vendor, Path::new("/sys"))?;
     let topology = Topology::read()?;
     core_scheduling::check(&topology)?;
@@ -46,7 +47,7 @@ pub fn check() -> Result<Host, HostError> {
 pub fn check_beside() -> Result<Host, HostError> {
     check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
     check_btf_exists()?;
-    let vendor = check_kvm()?;
+    let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
@@ -55,7 +56,7 @@ pub fn check_beside() -> Result<Host, HostError> {
 pub fn check_observer() -> Result<Host, HostError> {
     check_capabilities()?;
     check_btf_exists()?;
-    let vendor = check_kvm()?;
+    let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
 }
@@ -189,32 +190,46 @@ fn argument_count(btf: &Btf<'_>, function: &str) -> Option<usize> {
 
 /// Both modules can be built into a kernel, so that both have a folder on any machine: the processor says
 /// which one works.
-fn check_kvm() -> Result<Vendor, HostError> {
+fn find_kvm() -> Result<KvmVendor, HostError> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let Some(vendor) = vendor_of(&cpuinfo) else {
-        return Err(HostError::refused("/proc/cpuinfo names no processor whose virtualization KVM knows"));
-    };
-    let module = match vendor {
-        Vendor::Amd => "kvm_amd",
-        Vendor::Intel => "kvm_intel",
-    };
-    if Path::new("/sys/module").join(module).is_dir() {
+    kvm_of(vendor_of(&cpuinfo), Path::new("/sys"))
+}
+
+/// `processor`: whose it is, if KVM knows its virtualization.
+fn kvm_of(processor: Option<KvmVendor>, sys: &Path) -> Result<KvmVendor, HostError> {
+    let module = processor.and_then(module_of);
+    if let (Some(vendor), Some(module)) = (processor, module)
+        && sys.join("module").join(module).is_dir()
+    {
         return Ok(vendor);
     }
-    Err(HostError::refused(format!("KVM isn't loaded: run `modprobe {module}` first")))
+    // KVM has a device as soon as some vendor's part of it works. A node in /dev may be there before.
+    if sys.join("class/misc/kvm").exists() {
+        return Ok(KvmVendor::Other);
+    }
+    Err(HostError::refused(match module {
+        Some(module) => format!("KVM isn't loaded: run `modprobe {module}` first"),
+        None => "/proc/cpuinfo names no processor whose virtualization KVM knows".to_owned(),
+    }))
+}
+
+/// The module of its part of KVM.
+fn module_of(vendor: KvmVendor) -> Option<&'static str> {
+    match vendor {
+        KvmVendor::Amd => Some("kvm_amd"),
+        KvmVendor::Intel => Some("kvm_intel"),
+        KvmVendor::Other => None,
+    }
 }
 
 /// Built as modules, KVM has BTF of its own, and without that none of our hooks finds it. The kernel drops a
 /// module's BTF that doesn't fit its own.
-fn check_module_btf(vendor: Vendor, sys: &Path) -> Result<(), HostError> {
-    let module = match vendor {
-        Vendor::Amd => "kvm_amd",
-        Vendor::Intel => "kvm_intel",
-    };
+fn check_module_btf(vendor: KvmVendor, sys: &Path) -> Result<(), HostError> {
     // What is built into the kernel has no state.
     let is_module = |name: &&str| sys.join("module").join(name).join("initstate").exists();
-    let without = ["kvm", module]
+    let without = ["kvm"]
         .into_iter()
+        .chain(module_of(vendor))
         .filter(is_module)
         .find(|name| !sys.join("kernel/btf").join(name).exists());
     match without {
@@ -227,12 +242,12 @@ fn check_module_btf(vendor: Vendor, sys: &Path) -> Result<(), HostError> {
 }
 
 /// Hygon's processors have AMD's extension, and Zhaoxin's, under both of their names, have Intel's.
-fn vendor_of(cpuinfo: &str) -> Option<Vendor> {
+fn vendor_of(cpuinfo: &str) -> Option<KvmVendor> {
     let (_, name) =
         cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "vendor_id")?;
     match name.trim() {
-        "AuthenticAMD" | "HygonGenuine" => Some(Vendor::Amd),
-        "GenuineIntel" | "CentaurHauls" | "Shanghai" => Some(Vendor::Intel),
+        "AuthenticAMD" | "HygonGenuine" => Some(KvmVendor::Amd),
+        "GenuineIntel" | "CentaurHauls" | "Shanghai" => Some(KvmVendor::Intel),
         _ => None,
     }
 }
@@ -248,12 +263,25 @@ mod tests {
                 "processor\t: 0\nvendor_id\t: {name}\nmodel name\t: vendor_id\n\nvendor_id\t: other\n"
             ))
         };
-        assert_eq!(vendor("GenuineIntel"), Some(Vendor::Intel));
-        assert_eq!(vendor("AuthenticAMD"), Some(Vendor::Amd));
-        assert_eq!(vendor("HygonGenuine"), Some(Vendor::Amd));
-        assert_eq!(vendor("  Shanghai  "), Some(Vendor::Intel));
+        assert_eq!(vendor("GenuineIntel"), Some(KvmVendor::Intel));
+        assert_eq!(vendor("AuthenticAMD"), Some(KvmVendor::Amd));
+        assert_eq!(vendor("HygonGenuine"), Some(KvmVendor::Amd));
+        assert_eq!(vendor("  Shanghai  "), Some(KvmVendor::Intel));
         assert_eq!(vendor("Other"), None);
         assert_eq!(vendor_of(""), None);
+    }
+
+    #[test]
+    fn a_kvm_of_another_vendor_has_its_device_only() {
+        let sys = tempfile::tempdir().unwrap();
+        let found = |processor| kvm_of(processor, sys.path());
+        assert!(found(Some(KvmVendor::Intel)).unwrap_err().to_string().contains("modprobe kvm_intel"));
+        assert!(found(None).unwrap_err().to_string().contains("names no processor"));
+        std::fs::create_dir_all(sys.path().join("class/misc/kvm")).unwrap();
+        assert_eq!(found(Some(KvmVendor::Intel)).unwrap(), KvmVendor::Other);
+        assert_eq!(found(None).unwrap(), KvmVendor::Other);
+        std::fs::create_dir_all(sys.path().join("module/kvm_intel")).unwrap();
+        assert_eq!(found(Some(KvmVendor::Intel)).unwrap(), KvmVendor::Intel);
     }
 
     #[test]
@@ -264,15 +292,15 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         };
-        assert!(check_module_btf(Vendor::Amd, sys.path()).is_ok(), "built in");
+        assert!(check_module_btf(KvmVendor::Amd, sys.path()).is_ok(), "built in");
         make("module/kvm/initstate");
         make("module/kvm_amd/initstate");
         make("kernel/btf/kvm");
-        let refused = check_module_btf(Vendor::Amd, sys.path()).unwrap_err();
+        let refused = check_module_btf(KvmVendor::Amd, sys.path()).unwrap_err();
         assert!(refused.is_refusal() && refused.to_string().starts_with("module kvm_amd has no BTF"));
-        assert!(check_module_btf(Vendor::Intel, sys.path()).is_ok());
+        assert!(check_module_btf(KvmVendor::Intel, sys.path()).is_ok());
         make("kernel/btf/kvm_amd");
-        assert!(check_module_btf(Vendor::Amd, sys.path()).is_ok());
+        assert!(check_module_btf(KvmVendor::Amd, sys.path()).is_ok());
     }
 
     #[test]

@@ -84,10 +84,8 @@ pub fn run(
     let mut host_profile = profile::host(&host);
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
-    if !programs.sees_interrupts() {
-        (output.say)(
-            "this kernel's KVM has no function by which interrupts are seen: their waits are left out",
-        );
+    if let Some(line) = programs.hooks().line() {
+        (output.say)(&line);
     }
     let guests = Guests::new(settings, kernels, Purpose::Observe)?;
     let mut observer = Observer {
@@ -118,7 +116,7 @@ pub fn run(
     observed?;
     let mut report = observer.all_seen(true).since(&observer.origin);
     report.vms.iter_mut().for_each(profile::look_at_affinity);
-    host_profile.sees_interrupts = report.sees_interrupts;
+    host_profile.sees_interrupts = report.hooks.sees_interrupts();
     profile::note_scheduler(&mut host_profile);
     report.host = Some(host_profile);
     (output.report)(&report);
@@ -266,7 +264,7 @@ impl Observer<'_> {
             is_final,
             seconds: self.started.elapsed().as_secs_f64(),
             vms: self.gone.iter().cloned().chain(self.present()).collect(),
-            sees_interrupts: self.programs.sees_interrupts(),
+            hooks: self.programs.hooks().clone(),
             recursion_misses: self.programs.recursion_misses(),
             programs: self.measures.then(|| self.programs.program_costs()),
             host: None,

@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::bpf::events::{Event, parse_event};
+use crate::bpf::hooks::{Hooks, choose_programs};
 use crate::bpf::kernel_vm::KernelVm;
 use crate::bpf::mapped_array::MappedArray;
 use crate::bpf::maps::update;
@@ -11,7 +12,7 @@ use crate::bpf::{attach, program_costs};
 use crate::guests::list::{self, KernelSide};
 use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm};
 use crate::machine::clock::monotonic_ns;
-use crate::machine::preflight::{Host, Vendor};
+use crate::machine::preflight::Host;
 use crate::observe::figures::{VcpuFigures, VmFigures};
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
 use crate::output::tracer::TraceQueue;
@@ -36,26 +37,20 @@ pub struct Programs {
     traces: TraceQueue,
     vms: MappedArray,
     vcpus: MappedArray,
-    sees_interrupts: bool,
+    hooks: Hooks,
     skeleton: ObserveSkel<'static>,
 }
 
 impl Programs {
     /// Loads and attaches everything. On error nothing stays loaded.
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, HostError> {
+        let hooks = Hooks::of(host, settings)?;
         keep_warnings();
         let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
         // One word for each start: the skeleton borrows the place that holds it.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = ObserveSkelBuilder::default().open(storage).map_err(failed)?;
-        let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        let has = |name: &str| symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(name));
-        let (amd, intel) = match host.vendor {
-            Vendor::Amd => (has("svm_deliver_interrupt"), false),
-            Vendor::Intel => (false, has("vmx_deliver_interrupt")),
-        };
-        open.progs.on_svm_interrupt.set_autoload(amd);
-        open.progs.on_vmx_interrupt.set_autoload(intel);
+        choose_programs!(open, hooks);
         // Nothing is recorded.
         open.maps.records.set_max_entries(4096).map_err(failed)?;
         open.progs.on_traced_switch.set_autoload(settings.trace.is_some());
@@ -65,13 +60,12 @@ impl Programs {
         }
         let rodata = open.maps.rodata_data.as_deref_mut();
         let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
-        let config = RunConfig {
+        let config = hooks.configure(RunConfig {
             pcpu_count: host.topology.pcpu_count,
             vm_places: VMS_MAX,
             tracing: u32::from(settings.trace.is_some()),
-            intel: u32::from(host.vendor == Vendor::Intel),
             ..RunConfig::new_zeroed()
-        };
+        });
         // SAFETY: libbpf-cargo's and crates/border's type of one struct, which consists of integers.
         rodata.config = unsafe { std::mem::transmute::<RunConfig, types::run_config>(config) };
         let mut skeleton = open.load().map_err(failed)?;
@@ -94,12 +88,12 @@ impl Programs {
         builder.add(&skeleton.maps.traces, trace).map_err(ring)?;
         let rings = builder.build().map_err(ring)?;
         let (vms, vcpus) = (MappedArray::of(&skeleton.maps.vms)?, MappedArray::of(&skeleton.maps.vcpus)?);
-        Ok(Self { rings, events, traces, vms, vcpus, sees_interrupts: amd || intel, skeleton })
+        Ok(Self { rings, events, traces, vms, vcpus, hooks, skeleton })
     }
 
-    /// Does this kernel's KVM have the function by which interrupts are seen?
-    pub fn sees_interrupts(&self) -> bool {
-        self.sees_interrupts
+    /// Returns by what they see.
+    pub fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
 
     /// Reads what has arrived in the rings.
@@ -187,7 +181,7 @@ fn attach(skeleton: &mut ObserveSkel<'static>) -> libbpf_rs::Result<()> {
     // First what runs and what waits: what is known of vCPUs must be true when the first interrupt comes.
     attach!(
         skeleton: on_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit,
-        on_svm_interrupt, on_vmx_interrupt, on_traced_switch, on_traced_wakeup
+        on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt, on_traced_switch, on_traced_wakeup
     );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What was seen in an interval, or in all: one JSON object, or one screenful.
 
 use crate::bpf::counters::add_up;
+use crate::bpf::hooks::Hooks;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::WaitStats;
 use crate::observe::figures::{VcpuFigures, VmFigures};
@@ -53,7 +54,8 @@ pub struct Report {
     /// Seconds that it covers.
     pub seconds: f64,
     pub vms: Vec<VmReport>,
-    pub sees_interrupts: bool,
+    /// By what KVM is seen.
+    pub hooks: Hooks,
     /// Runs of BPF programs that the kernel left out.
     pub recursion_misses: RecursionMisses,
     /// The cost of its BPF programs, if that is measured: `program_costs::of_object`.
@@ -84,7 +86,8 @@ impl Report {
             "observer": "observe",
             "final": self.is_final,
             "seconds": self.seconds,
-            "sees_interrupts": self.sees_interrupts,
+            "sees_interrupts": self.hooks.sees_interrupts(),
+            "hooks": self.hooks.to_json(),
             "vms": vms,
             "program_runs_left_out": self.recursion_misses.to_json(),
         });
@@ -220,6 +223,7 @@ impl Report {
         for vm in &self.vms {
             let figures = &vm.figures;
             let ended = figures.turns_ended();
+            let seen = |is_seen, count: u64| if is_seen { self.rate(count) } else { "-".into() };
             let of_class = |count: u64| if vm.has_classes { self.rate(count) } else { "unknown".into() };
             let sent = figures.sent_interrupt_waits();
             table.row([
@@ -233,9 +237,9 @@ impl Report {
                 self.rate(add_up(&figures.interrupts)),
                 self.rate(sent.count()),
                 shown(&sent)[1].clone(),
-                self.rate(add_up(&figures.spins())),
+                seen(self.hooks.sees_spins(), add_up(&figures.spins())),
                 self.rate(figures.total(|vcpu| vcpu.halts)),
-                self.rate(figures.total(|vcpu| vcpu.lock_halts)),
+                seen(self.hooks.sees_exits(), figures.total(|vcpu| vcpu.lock_halts)),
             ]);
         }
         table
@@ -331,6 +335,7 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::interface::KvmVendor;
     use microslice_policy::Coded;
     use zerocopy::FromZeros;
 
@@ -381,7 +386,7 @@ pub(crate) mod tests {
             is_final: true,
             seconds: 1.0,
             vms: vec![vm],
-            sees_interrupts: true,
+            hooks: Hooks::default(),
             recursion_misses: RecursionMisses::default(),
             programs: None,
             host: None,
@@ -403,6 +408,17 @@ pub(crate) mod tests {
         let text = report(false).to_text();
         assert!(text.contains("unknown") && text.contains("14.0 %") && text.contains("9 ms"), "{text}");
         assert!(!report(true).to_text().contains("unknown"));
+    }
+
+    #[test]
+    fn what_nobody_can_see_is_a_dash() {
+        let hooks = Hooks::choose(KvmVendor::Other, Some("refused".into()), false);
+        let report = Report { hooks, ..report(true) };
+        let text = report.to_text();
+        let losses = text.lines().filter(|line| line.starts_with("<web>")).nth(1).unwrap();
+        let row: Vec<_> = losses.split_whitespace().collect();
+        assert_eq!((row[row.len() - 3], row[row.len() - 1]), ("-", "-"), "{text}");
+        assert_eq!(report.to_json()["hooks"]["unseen"], json!(["lock_halts", "polled_halts", "spins"]));
     }
 
     #[test]

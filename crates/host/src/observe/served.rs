@@ -1,6 +1,7 @@
 //! What `observe` serves by `--metrics-listen`. VMs that have gone are left out: monitoring keeps them.
 
 use crate::bpf::counters::add_up;
+use crate::bpf::hooks::Hooks;
 use crate::observe::report::{Report, VmReport};
 use crate::observe::{VcpuFigures, VmFigures};
 use crate::output::monitoring::{Reading, VcpuTimes, VcpuView, View, VmView, Waits, labels, view};
@@ -14,7 +15,7 @@ impl Reading for Report {
         let present: Vec<&VmReport> = self.vms.iter().filter(|vm| !vm.is_gone).collect();
         let labels = labels::of_vms(present.iter().map(|vm| (vm.name.as_str(), vm.pid)));
         for (vm, label) in present.iter().zip(&labels) {
-            put_vm(&mut snapshot, label, &vm.figures, self.sees_interrupts);
+            put_vm(&mut snapshot, label, &vm.figures, &self.hooks);
         }
         snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], self.recursion_misses.total());
         snapshot
@@ -50,7 +51,7 @@ fn vcpu_view(vcpu: &VcpuFigures) -> VcpuView {
     }
 }
 
-fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, sees_interrupts: bool) {
+fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
     snapshot.gauge(&figures::VCPUS, &[vm], seen.vcpus.len() as f64);
     snapshot.counter(&figures::CPU_TIME, &[vm], seen.total(|vcpu| vcpu.ran_ns));
     snapshot.counter(&figures::READY_TIME, &[vm], seen.total(|vcpu| vcpu.ready_ns));
@@ -59,14 +60,18 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, sees_interrupts: 
         snapshot.counter(&figures::STEAL_TIME, &[vm], steal_ns);
     }
     snapshot.histogram(&figures::WAIT_TO_RUN, &[vm], seen.waits().histogram());
-    snapshot.counter(&figures::YIELDS, &[vm, "ple"], add_up(&seen.spins()));
+    if hooks.sees_spins() {
+        snapshot.counter(&figures::YIELDS, &[vm, "ple"], add_up(&seen.spins()));
+    }
     snapshot.counter(&figures::YIELDS, &[vm, "hlt"], seen.total(|vcpu| vcpu.halts));
-    snapshot.counter(&figures::LOCK_HALTS, &[vm], seen.total(|vcpu| vcpu.lock_halts));
+    if hooks.sees_exits() {
+        snapshot.counter(&figures::LOCK_HALTS, &[vm], seen.total(|vcpu| vcpu.lock_halts));
+    }
     for (class, count) in names::<GuestClass>().zip(seen.turns_ended()).filter(|(_, count)| *count > 0) {
         snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
     }
     snapshot.counter(&figures::ANSWERS_OWED, &[vm], seen.total(|vcpu| vcpu.turns_ended_owing));
-    if sees_interrupts {
+    if hooks.sees_interrupts() {
         snapshot.counter(&figures::IPIS, &[vm], seen.ipis());
         snapshot.counter(&figures::VIRQS, &[vm], seen.virqs());
         snapshot.histogram(&figures::PREEMPTED_SHOOTDOWN_WAIT, &[vm], seen.shootdowns.histogram());
@@ -77,6 +82,7 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, sees_interrupts: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::KvmVendor;
     use crate::observe::report::tests::report;
     use microslice_metrics::Value;
 
@@ -94,8 +100,11 @@ mod tests {
     #[test]
     fn unseen_figures_and_gone_vms_are_left_out() {
         let mut report = report(true);
-        report.sees_interrupts = false;
+        report.hooks = Hooks::choose(KvmVendor::Intel, None, false);
         assert_eq!(report.snapshot().of(&figures::IPIS).count(), 0);
+        report.hooks = Hooks::choose(KvmVendor::Other, Some("refused".into()), false);
+        assert_eq!(report.snapshot().of(&figures::LOCK_HALTS).count(), 0);
+        assert_eq!(report.snapshot().of(&figures::YIELDS).count(), 1, "halts alone");
         report.vms[0].is_gone = true;
         assert_eq!(report.snapshot().of(&figures::CPU_TIME).count(), 0);
     }

@@ -3,9 +3,10 @@
 use crate::HostError;
 use crate::bpf::attach;
 use crate::bpf::warnings::load_failure;
+use crate::interface::KvmVendor;
 use crate::interface::{ExitRecord, HostStats, RunConfig};
 use crate::machine::core_scheduling;
-use crate::machine::preflight::{Host, Vendor};
+use crate::machine::preflight::Host;
 use crate::settings::{SchedulerChoice, Settings};
 use crate::shares::service_weights::Sides;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -89,10 +90,8 @@ macro_rules! scheduler_object {
                     Box::leak(Box::new(MaybeUninit::uninit()));
                 let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
                 let mut open = $Builder::default().open(storage).map_err(failed)?;
-                match host.vendor {
-                    Vendor::Amd => open.progs.on_vmx_interrupt.set_autoload(false),
-                    Vendor::Intel => open.progs.on_svm_interrupt.set_autoload(false),
-                }
+                open.progs.on_svm_interrupt.set_autoload(host.vendor == KvmVendor::Amd);
+                open.progs.on_vmx_interrupt.set_autoload(host.vendor == KvmVendor::Intel);
                 open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
                 if settings.record.is_none() {
                     open.maps.records.set_max_entries(4096).map_err(failed)?;

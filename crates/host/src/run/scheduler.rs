@@ -14,14 +14,14 @@ use crate::interface::{HintPlace, NEVER_MICRO, PCPUS_MAX, RunConfig, ServiceWeig
 use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::core_scheduling;
-use crate::machine::preflight::{Host, Vendor};
+use crate::machine::preflight::Host;
 use crate::output::tracer::TraceQueue;
 use crate::run::objects::{self, LoadedObject};
 use crate::settings::{PoolChoice, SchedulerChoice, Settings};
 use crate::shares::limits;
 use crate::shares::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use libbpf_rs::{Link, MapCore, RingBuffer, RingBufferBuilder};
-use microslice_policy::{FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
+use microslice_policy::{Code, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -304,7 +304,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         tracing: u32::from(settings.trace.is_some()),
         pcpu_count: host.topology.pcpu_count,
         wide_pcpu_count: host.topology.wide_pcpu_count(),
-        intel: u32::from(host.vendor == Vendor::Intel),
+        vendor: Code::raw(host.vendor as u32),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.rules.lends()),
         tries_help: u32::from(settings.tries_help()),

@@ -135,6 +135,8 @@ pub struct Settings {
     pub metrics_listen: Option<Listen>,
     pub json: bool,
     pub verbose: bool,
+    /// Trace no function of the kernel, as where that can't be had.
+    pub by_tracepoints: bool,
     /// VM name -> kernel image.
     pub guests: BTreeMap<String, PathBuf>,
     /// Names that came from the command line: they must be of running VMs.
@@ -181,6 +183,7 @@ impl Default for Settings {
             metrics_listen: None,
             json: false,
             verbose: false,
+            by_tracepoints: false,
             guests: BTreeMap::new(),
             guests_must_run: Vec::new(),
             weights: BTreeMap::new(),
