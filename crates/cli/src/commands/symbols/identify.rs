@@ -1,6 +1,6 @@
 //! `microslice symbols identify`.
 
-use super::kernel::{GuestMemory, StoreArgs, open_file, open_running};
+use super::kernel::{CountersNow, GuestMemory, StoreArgs, open_file, open_running};
 use super::output;
 use crate::failure::Failure;
 use crate::output::plain;
@@ -41,7 +41,7 @@ struct Identified {
     kind: SourceKind,
     /// Of a running guest: the source of where its memory is.
     memory: Option<GuestMemory>,
-    counters: Option<Result<Vec<(Counter, Option<u32>)>, String>>,
+    counters: Option<CountersNow>,
     identity: Identity,
     symbols: usize,
     slide: Option<u64>,
@@ -136,7 +136,7 @@ fn to_json(source: &Identified) -> Value {
     })
 }
 
-fn counters_to_json(counters: &Result<Vec<(Counter, Option<u32>)>, String>) -> Value {
+fn counters_to_json(counters: &CountersNow) -> Value {
     let to_json = |(Counter { cpu, apic_id, word }, count): &(Counter, Option<u32>)| json!({ "cpu": cpu, "apic_id": apic_id, "guest_physical": format!("{word:#x}"), "count": count });
     match counters {
         Ok(counters) => json!({ "counters": counters.iter().map(to_json).collect::<Vec<_>>() }),

@@ -91,12 +91,14 @@ fn open_file_or_stored(path: &Path, store: &Store) -> Result<Source, Failure> {
     }
 }
 
+/// Each CPU's preemption counter and what it counts at the moment, or why they aren't known.
+pub type CountersNow = Result<Vec<(Counter, Option<u32>)>, String>;
+
 /// A kernel found in the memory of a VMM, and how that memory was found.
 pub struct RunningKernel {
     pub found: MemoryKernel,
     pub memory: GuestMemory,
-    /// Where its preemption counters are and what they count now, or why that isn't known.
-    pub counters: Result<Vec<(Counter, Option<u32>)>, String>,
+    pub counters: CountersNow,
     /// Why it isn't KVM's memory slots, if it isn't.
     pub notice: Option<String>,
 }
@@ -161,7 +163,7 @@ pub fn open_running(pid: u32) -> Result<RunningKernel, Failure> {
     Ok(RunningKernel { found, memory: way, counters, notice })
 }
 
-fn counters(memory: &ProcessMemory, found: &MemoryKernel) -> Result<Vec<(Counter, Option<u32>)>, String> {
+fn counters(memory: &ProcessMemory, found: &MemoryKernel) -> CountersNow {
     let symbols = CounterSymbols::of(&found.kernel.symbols);
     let symbols = symbols.map_err(|name| format!("its kernel names no {name}"))?;
     let found = symbols.find(memory, found.slide)?;
