@@ -184,6 +184,19 @@ prop_compose! {
     }
 }
 
+fn balance() -> impl Strategy<Value = BalanceConfig> {
+    let rules = prop_oneof![
+        Just((BalanceRule::Capacity, false)),
+        Just((BalanceRule::QueueLength, false)),
+        Just((BalanceRule::QueueLength, true))
+    ];
+    (rules, 100 * US..250 * MS).prop_map(|((rule, balloons), interval_ns)| BalanceConfig {
+        rule,
+        interval_ns,
+        balloons,
+    })
+}
+
 prop_compose! {
     /// The same on larger hosts, whose VMs differ: in places for a micro pool, caches, cores, widths and
     /// weights.
@@ -195,6 +208,8 @@ prop_compose! {
         (lends, home_slices) in (prop::bool::ANY, prop::bool::ANY),
         domain in prop::sample::select(QueueDomain::ALL),
         slice_ns in prop::option::of(prop_oneof![US..=200 * US, MS..=30 * MS]),
+        pins in prop::collection::vec((prop::option::weighted(0.2, 0usize..20), prop::bool::weighted(0.2)), 3),
+        balance in prop::option::of(balance()),
     ) -> SimulationConfig {
         let mut config = config;
         if let Some(slice_ns) = slice_ns {
@@ -204,6 +219,13 @@ prop_compose! {
         (config.host.pcpus, config.host.smt_threads) = (pcpus, threads);
         for (vm, (vcpus, weight)) in config.vms.iter_mut().zip(vms) {
             (vm.vcpus, vm.weight) = (vcpus, weight);
+        }
+        for (vm, (thread, pinned)) in config.vms.iter_mut().zip(pins) {
+            vm.workloads[0].pinned_vcpu = thread.map(|thread| thread % vm.vcpus);
+            vm.kernel.balance = balance.clone();
+            if pinned {
+                (vm.pinned, vm.affinity) = (true, Vec::new());
+            }
         }
         if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {
             if let Some(pcpus) = pool {

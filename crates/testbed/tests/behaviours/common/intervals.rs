@@ -38,6 +38,10 @@ impl Intervals {
         self.0.iter().map(of).sum()
     }
 
+    pub fn mean(&self, of: impl Fn(&Value) -> f64) -> f64 {
+        self.0.iter().map(of).sum::<f64>() / self.0.len() as f64
+    }
+
     pub fn seconds(&self) -> f64 {
         self.0.iter().map(|report| number(&report["seconds"])).sum()
     }

@@ -1,5 +1,6 @@
 //! Acceleration on real guests: causes, classes, slides, and sums that hold.
 
+use crate::common::intervals::{Intervals, figure};
 use crate::common::{
     FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold,
     count, observed, on_host, replay, run, scheduler_state, seconds, start_scheduler,
@@ -26,6 +27,8 @@ struct Accelerated {
     text: u64,
     /// The kernel's counters of sched_ext, just before the end.
     events: String,
+    /// The part of its time in which the micro pCPU ran vCPUs, once guests were busy.
+    micro_pcpu_used: f64,
 }
 
 /// Until each of these interrupts has accelerated a vCPU, and one had a micro slice at home; and for a while
@@ -49,12 +52,13 @@ fn accelerated() -> &'static Accelerated {
             // Its last load, beside all others: a slow machine takes long to come to it.
             let printed = guests[0].wait_for("\"kallsyms\"", 0, PATIENCE);
             printed.expect("the guest prints its kallsyms");
-            std::thread::sleep(seconds(5, 20));
+            let micro_pcpu_used =
+                figure(&scheduler, seconds(5, 20), part_of_micro_pcpu, |part| part > USED_BY_LENDING);
             let events = run(host, "cat /sys/kernel/sched_ext/root/events");
             let report = stop_scheduler(host, &scheduler);
             assert_sums_hold(&report);
             let text = guests[0].kallsyms("_text").expect("the guest prints its kallsyms");
-            Accelerated { report, replayed: replay(host, "/tmp/run.rec"), text, events }
+            Accelerated { report, replayed: replay(host, "/tmp/run.rec"), text, events, micro_pcpu_used }
         })
     })
 }
@@ -111,18 +115,21 @@ fn tasks_that_may_not_move_come_to_the_queues_like_all_others() {
     assert_eq!(passed_by.map(str::trim), Some("0"), "{events}");
 }
 
-/// Of the micro pCPU's time, the parts in which it ran accelerated vCPUs, and others.
-fn micro_pcpu_use(report: &Value) -> [f64; 2] {
-    ["micro_pool_busy", "micro_pool_lent"].map(|part| report[part].as_f64().expect("a part of its time"))
+/// Without lending a quarter is used.
+const USED_BY_LENDING: f64 = 0.6;
+
+/// The part of its time in which the one micro pCPU ran vCPUs, accelerated ones and others.
+fn part_of_micro_pcpu(ran: &Intervals) -> f64 {
+    let part = |report: &Value, use_of: &str| report[use_of].as_f64().expect("a part of its time");
+    ran.mean(|report| part(report, "micro_pool_busy") + part(report, "micro_pool_lent"))
 }
 
 #[test]
 fn a_micro_pcpu_runs_other_vcpus_until_a_request_comes_unless_it_may_not() {
     // Eight vCPUs on four pCPUs: one always waits.
-    let lending = &accelerated().report;
-    let [busy, lent] = micro_pcpu_use(lending);
-    // 0.69 to 0.9 were seen, of a time in which guests begin; without lending a quarter is busy.
-    assert!(lent > 0.0 && busy + lent > 0.6, "{busy} busy, {lent} lent");
+    let Accelerated { report: lending, micro_pcpu_used, .. } = accelerated();
+    assert!(count(&lending["micro_pool_use_ns"]["lent"]) > 0, "{lending}");
+    assert!(*micro_pcpu_used > USED_BY_LENDING, "{micro_pcpu_used} used");
     assert!(count(&lending["called_back"]) > 0, "{lending}");
 
     let keeping = kept_to_itself();
