@@ -21,20 +21,35 @@ int BPF_PROG(on_task_exit, struct task_struct *p)
 	return unregister_vcpu(task_ctx_of(bpf_get_current_task_btf()));
 }
 
+static __always_inline void switches(bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	stops_running(prev, preempt || !prev->__state, now);
+	starts_running(next, now);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	u64 now;
+	switches(preempt, prev, next);
+	return 0;
+}
 
+/*
+ * In place of on_switch, where a switch has to tell of vCPUs or halts, too: a program of its own, since its
+ * calls take more stack than Linux 6.1 allows.
+ */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_telling_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
 	if (config.by_tracepoints)
 		find_vcpu(prev);
 	/* Where no tracepoint tells of exits. */
 	if (config.vendor == KVM_OTHER && prev->__state && !preempt)
 		note_halt(prev);
 	/* Behind the registration of a vCPU, whose figures begin then. */
-	now = bpf_ktime_get_ns();
-	stops_running(prev, preempt || !prev->__state, now);
-	starts_running(next, now);
+	switches(preempt, prev, next);
 	return 0;
 }
 

@@ -181,8 +181,8 @@ impl KernelSide for Programs {
 fn attach(skeleton: &mut BesideSkel<'static>) -> libbpf_rs::Result<()> {
     // First what runs and what waits: what is known of vCPUs must be true when the first hint comes.
     attach!(
-        skeleton: on_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_any_exit, on_spin, on_hypercall,
-        on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt
+        skeleton: on_switch, on_telling_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_any_exit,
+        on_spin, on_hypercall, on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt
     );
     Ok(())
 }

@@ -179,6 +179,9 @@ fn why_functions_cannot_be_traced(verbose: bool) -> Option<String> {
 macro_rules! choose_programs {
     ($open:ident, $hooks:expr) => {{
         let (hooks, programs) = (&$hooks, &mut $open.progs);
+        let switches_tell = !hooks.traces_functions() || !hooks.sees_exits();
+        programs.on_switch.set_autoload(!switches_tell);
+        programs.on_telling_switch.set_autoload(switches_tell);
         programs.on_vcpu_load.set_autoload(hooks.traces_functions());
         programs.on_vcpu_destroy.set_autoload(hooks.traces_functions());
         programs.on_spin.set_autoload(hooks.traces_functions());

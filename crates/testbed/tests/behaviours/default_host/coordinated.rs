@@ -102,6 +102,7 @@ fn urgent_vcpus_run_acknowledge_and_leave() {
 }
 
 #[test]
+#[ignore = "80 s; policy tests hold what an unknown class decides: make test-long"]
 fn a_guest_without_symbols_is_coordinated() {
     let both = vm(&coordinated().report, "both");
     assert_eq!(both["slide"], Value::Null, "{both}");

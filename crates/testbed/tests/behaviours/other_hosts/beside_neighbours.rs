@@ -25,6 +25,7 @@ fn priority_and_policy(host: &Host, thread: &str) -> String {
 }
 
 #[test]
+#[ignore = "91 s; a policy test holds it: make test-long"]
 fn on_debian_12_a_vcpu_that_the_operator_made_real_time_keeps_its_priority_while_others_are_boosted() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
