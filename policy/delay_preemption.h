@@ -25,7 +25,9 @@
  *            end(n)   = begin(n) + w
  *            Over n turns the mean differs from what is due by (k + 1) * w / 2n at most, because offsets
  *            cancel out.
- * Limits.    Time beyond a turn is charged like all other running: ends move, shares don't. A guest that is
+ * Limits.    A turn that lasts beyond its window counts as if it had ended with it: what a late timer adds
+ *            isn't made up for.
+ *            Time beyond a turn is charged like all other running: ends move, shares don't. A guest that is
  *            never safe gets no longer turns by that, and no help either. Spinlocks in user mode aren't seen
  *            (6.4).
  */

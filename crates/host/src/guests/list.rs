@@ -145,7 +145,8 @@ impl<'s> Guests<'s> {
         output: &mut Lines<'_>,
     ) -> Result<(), HostError> {
         let is_taken = |name: &str| self.vms.values().any(|other| other.name == name);
-        let (process, said) = VmmProcess::read(kernel_side.pid).told_apart(is_taken);
+        let (process, said) =
+            VmmProcess::read(kernel_side.pid).told_apart(|name| self.settings.knows_vm(name), is_taken);
         said.into_iter().for_each(|line| (output.say)(&line));
         let image = self.settings.guests.get(&process.name).cloned();
         let without_symbols = self.purpose.without_symbols();

@@ -10,8 +10,11 @@ pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError>
     if settings.guests_must_run.is_empty() {
         return Ok(());
     }
-    let running: Vec<String> = vmm_processes().into_iter().map(|pid| VmmProcess::read(pid).name).collect();
-    match settings.guests_must_run.iter().find(|name| !running.contains(name)) {
+    let processes: Vec<_> = vmm_processes().into_iter().map(VmmProcess::read).collect();
+    let running: Vec<&str> = processes.iter().map(|process| process.name.as_str()).collect();
+    let is_numbered = |name: &str| processes.iter().any(|vm| vm.numbered_name().as_deref() == Some(name));
+    let is_unknown = |name: &&String| !running.contains(&name.as_str()) && !is_numbered(name);
+    match settings.guests_must_run.iter().find(is_unknown) {
         Some(name) if running.is_empty() => {
             Err(HostError::refused(format!("--guest {name}: no VM runs here")))
         }

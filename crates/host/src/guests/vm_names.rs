@@ -103,43 +103,11 @@ fn name_of_sockets_folder(arguments: &[String]) -> Option<String> {
 
 /// True if no word of the name is one by which VMs are told apart.
 fn says_what_it_is_for(name: &str) -> bool {
-    const WORDS: [&str; 33] = [
-        "api",
-        "ch",
-        "chv",
-        "clh",
-        "cloud",
-        "cloudhypervisor",
-        "control",
-        "ctl",
-        "data",
-        "firecracker",
-        "fc",
-        "guest",
-        "guests",
-        "http",
-        "hypervisor",
-        "instance",
-        "instances",
-        "lib",
-        "machine",
-        "machines",
-        "main",
-        "rest",
-        "root",
-        "run",
-        "sock",
-        "socket",
-        "sockets",
-        "state",
-        "tmp",
-        "var",
-        "vm",
-        "vmm",
-        "vms",
-    ];
+    const WORDS: &str = "api ch chv clh cloud cloudhypervisor control ctl data firecracker fc guest \
+                         guests http hypervisor instance instances lib machine machines main rest root \
+                         run sock socket sockets state tmp var vm vmm vms";
     let words = name.split(['-', '_', '.', ' ']).filter(|word| !word.is_empty());
-    words.into_iter().all(|word| WORDS.contains(&word.to_ascii_lowercase().as_str()))
+    words.into_iter().all(|word| WORDS.split(' ').any(|known| known.eq_ignore_ascii_case(word)))
 }
 
 /// libkrun's `krunvm start [--cpus N] [--mem MIB] [--env KEY=VALUE] NAME [COMMAND …]`, which becomes the VMM

@@ -310,18 +310,24 @@ impl VmmProcess {
             cgroups: cgroups::weights(Path::new(cgroups::MOUNT), &cgroup).unwrap_or_default(),
         }
     }
-}
 
-impl VmmProcess {
-    /// Gives a VM whose name others have its number, too, and returns what to say of that. `is_taken`: has
-    /// another VM this name?
-    pub fn told_apart(self, is_taken: impl Fn(&str) -> bool) -> (Self, Option<String>) {
-        let Some(number) = self.number.as_deref().filter(|_| is_taken(&self.name)) else {
-            return (self, None);
-        };
-        let name = format!("{}-{number}", self.name);
-        let said = format!("{}: another VM has this name; VM {number} is called {name}", self.name);
-        (Self { name, ..self }, Some(said))
+    /// Its name and its number: what it is called where others have its name.
+    pub fn numbered_name(&self) -> Option<String> {
+        Some(format!("{}-{}", self.name, self.number.as_ref()?))
+    }
+
+    /// Calls a VM by its numbered name if the operator does (`is_configured`), or if another VM has its name
+    /// already (`is_taken`). Returns what to say of that.
+    pub fn told_apart(
+        self,
+        is_configured: impl Fn(&str) -> bool,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> (Self, Option<String>) {
+        let is_taken = is_taken(&self.name);
+        let numbered = self.numbered_name().filter(|numbered| is_taken || is_configured(numbered));
+        let Some(name) = numbered else { return (self, None) };
+        let said = is_taken.then(|| format!("{}: another VM has this name; this one is {name}", self.name));
+        (Self { name, ..self }, said)
     }
 }
 
@@ -368,11 +374,14 @@ mod tests {
             number: number.map(str::to_owned),
             ..VmmProcess::default()
         };
-        let (process, said) = of(Some("101")).told_apart(|name| name == "web");
+        let (nobody, web) = (|_: &str| false, |name: &str| name == "web");
+        let (process, said) = of(Some("101")).told_apart(nobody, web);
         assert_eq!(process.name, "web-101");
-        assert_eq!(said.as_deref(), Some("web: another VM has this name; VM 101 is called web-101"));
-        assert_eq!(of(Some("101")).told_apart(|_| false), (of(Some("101")), None));
-        assert_eq!(of(None).told_apart(|_| true), (of(None), None));
+        assert_eq!(said.as_deref(), Some("web: another VM has this name; this one is web-101"));
+        let (process, said) = of(Some("101")).told_apart(|name| name == "web-101", nobody);
+        assert_eq!((process.name.as_str(), said), ("web-101", None), "whichever comes first");
+        assert_eq!(of(Some("101")).told_apart(nobody, nobody), (of(Some("101")), None));
+        assert_eq!(of(None).told_apart(nobody, web), (of(None), None));
     }
 
     fn words(text: &str) -> Vec<String> {

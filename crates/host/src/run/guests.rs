@@ -93,7 +93,7 @@ impl Daemon<'_> {
             return Ok(());
         }
         let is_taken = |name: &str| self.vms.values().any(|other| other.name == name);
-        let (process, said) = VmmProcess::read(pid).told_apart(is_taken);
+        let (process, said) = VmmProcess::read(pid).told_apart(|name| self.settings.knows_vm(name), is_taken);
         said.into_iter().for_each(|line| (output.say)(&line));
         let image = self.settings.guests.get(&process.name).cloned();
         let without_symbols = self.settings.scheduler.without_symbols();

@@ -174,6 +174,17 @@ fn preemptions_behind_the_turns_end_slide_the_window_back_and_those_before_it_fo
 }
 
 #[test]
+fn a_turn_that_outlasts_its_window_counts_as_the_window() {
+    let config = config(DelayUnsafe::InKernel);
+    let after = |late_ns| {
+        let seen = seen(NOW + MS + late_ns, GuestClass::User);
+        DelayState::default().after_turn(&config, &seen, DelayVerdict::EndsForced)
+    };
+    assert_eq!(after(0).offset_sum_ns, MS);
+    assert_eq!(after(7 * MS).offset_sum_ns, MS);
+}
+
+#[test]
 fn a_vcpu_that_keeps_its_pcpu_until_it_is_taken_away_ends_some_turns_early_and_untimely() {
     let config = config(DelayUnsafe::WhereHinted);
     let mut state = DelayState::default();

@@ -111,7 +111,7 @@ fn a_guest_without_symbols_is_coordinated() {
 
 /// Its acknowledgement is an exit of the guest, just before the guest does what it was called for.
 #[test]
-#[ignore = "166 s for one ratio; a policy test holds the rule: make test-long"]
+#[ignore = "166 s for one ratio; policy tests hold how long urgency lasts: make test-long"]
 fn a_responder_that_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
     let guests =
         [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").workload("hog")];

@@ -101,7 +101,7 @@ fn a_brief_sleeper_has_half_of_the_pcpu_that_it_is_pinned_to_with_a_hog() {
 /// much: it had 0.129 of the host without the rule, 0.107 with it. What the rule is worth:
 /// crates/experiments/tests/simulations/shares.rs.)
 #[test]
-#[ignore = "75 s; the simulator holds this row of the promise table: make test-long"]
+#[ignore = "75 s; policy tests hold when a VM is refused: make test-long"]
 fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let row = &A_LIGHT_VM_THAT_ASKS_ALL_THE_TIME;
     with_guests(&[guest(row, "a").pv(Pv::Off), guest(row, "b")], |host, guests| {
@@ -159,7 +159,6 @@ fn renice(host: &Host, pids: &[String], nice: u32) {
 }
 
 #[test]
-#[ignore = "69 s; the simulator holds this row of the promise table: make test-long"]
 fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_half() {
     let [beside_tasks, beside_niced] = [&TASKS_BESIDE_A_VM, &NICED_TASKS_BESIDE_A_VM];
     with_guests(&[guest(beside_tasks, "a")], |host, _| {
@@ -178,7 +177,6 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
 }
 
 #[test]
-#[ignore = "97 s; the simulator holds this row of the promise table: make test-long"]
 fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
     // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs
     // away.
