@@ -177,6 +177,7 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
 }
 
 #[test]
+#[ignore = "96 s; policy tests hold how far a clock may be behind or ahead: make test-long"]
 fn what_ran_while_pcpus_were_free_is_neither_owed_nor_saved_up() {
     // Three vCPUs and a niced task have a pCPU each, so that the task's clock, a hundred times as fast, runs
     // away.
