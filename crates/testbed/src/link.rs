@@ -116,11 +116,14 @@ impl Link {
     ) -> Arc<Self> {
         let shared = Arc::new(Shared::default());
         let for_reader = Arc::clone(&shared);
-        std::thread::spawn(move || {
+        let listener = std::thread::Builder::new().spawn(move || {
             let why = listen(reader, &for_reader);
             for_reader.lock().closed = Some(why);
             for_reader.changed.notify_all();
         });
+        if let Err(error) = listener {
+            shared.lock().closed = Some(format!("no thread can listen to it: {error}"));
+        }
         let outgoing = Mutex::new(Outgoing { writer: Box::new(writer), sent: 0 });
         let next_stream = AtomicU32::new(1);
         Arc::new(Self { machine: machine.into(), outgoing, is_uart, shared, next_stream, console })

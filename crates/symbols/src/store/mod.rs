@@ -246,6 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_killed_import_left_is_removed_by_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("build-id");
+        fs::create_dir_all(&folder).unwrap();
+        let [left, of_another] = [".new-left", ".new-another"].map(|name| folder.join(name));
+        fs::write(&of_another, "").unwrap();
+        let two_hours = std::time::Duration::from_secs(7200);
+        let long_ago = std::time::SystemTime::now() - two_hours;
+        fs::File::create(&left).unwrap().set_modified(long_ago).unwrap();
+        Store::new(directory.path()).put(&kernel(None, Some("ab12")), &[]).unwrap();
+        assert!(!left.exists() && of_another.exists());
+    }
+
+    #[test]
     fn a_rebuilt_kernel_of_one_release_is_told_by_its_build_id() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path());

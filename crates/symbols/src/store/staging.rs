@@ -6,7 +6,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempPath;
+
+/// What names of files begin with that are being written.
+const NEW: &str = ".new-";
+/// No import takes as long.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
 /// Tables that have no name yet. Dropped before [`Staging::commit`], it leaves none of them behind.
 pub struct Staging<'s> {
@@ -60,11 +66,24 @@ impl<'s> Staging<'s> {
             if fs::symlink_metadata(place).is_ok_and(|there| there.is_dir()) {
                 return Err(io::ErrorKind::IsADirectory.into());
             }
-            tempfile::Builder::new().prefix(".new-").make_in(folder, &make)
+            remove_abandoned(folder);
+            tempfile::Builder::new().prefix(NEW).make_in(folder, &make)
         };
         let temporary = staged().map_err(|error| io_error(&error, place))?;
         self.staged.push((temporary.into_temp_path(), place.to_owned()));
         Ok(())
+    }
+}
+
+/// Removes what an import that was killed has left in `folder`.
+fn remove_abandoned(folder: &Path) {
+    let is_abandoned = |entry: &fs::DirEntry| {
+        let written = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        entry.file_name().as_encoded_bytes().starts_with(NEW.as_bytes())
+            && written().is_some_and(|age| age > ABANDONED_AFTER)
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(is_abandoned) {
+        let _ = fs::remove_file(entry.path());
     }
 }
 
