@@ -53,21 +53,6 @@ fn a_vcpu_that_waits_when_measuring_begins_waits_from_then_on() {
     assert!(longest_ns <= config.duration_ns, "{longest_ns} ns");
 }
 
-#[test]
-fn the_same_seed_gives_the_same_trace_and_another_seed_another_one() {
-    let trace = |seed| {
-        let mut config = scenario("dedup-swaptions", "micro:2", 100 * MS);
-        config.seed = seed;
-        let mut recorder = Recorder::default();
-        simulate(&config, &mut recorder).unwrap();
-        recorder.0
-    };
-    let first = trace(1);
-    assert!(first.len() > 1000, "only {} events", first.len());
-    assert!(first == trace(1));
-    assert!(first != trace(2));
-}
-
 /// Two VMs on two pCPUs and a micro-sliced one: the first is always in critical code, the second never.
 fn always_critical(grace: u32, seed: u64) -> RunReport {
     let hold = Duration::Exponential { mean_ns: 300 * US };

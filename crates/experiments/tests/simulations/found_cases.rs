@@ -24,6 +24,29 @@ kernel = {extends = "linux-4.4"}
 workloads = [{name = "w0", threads = 3, program = [{repeat = 1, body = [{compute = "lognormal 500 ns sigma 4"}]}]}]
 "#;
 
+/// Five VMs are pinned to two pCPUs, where others may wait, too.
+const TWO_PCPUS_ARE_CROWDED: &str = r#"
+duration = "50 ms"
+host = {extends = "xeon-e5645", pcpus = 8, llc_pcpus = 2}
+[[vm]]
+name = "v0"
+vcpus = 4
+copies = 5
+affinity = [6, 7]
+kernel = {extends = "linux-modern"}
+workloads = [{name = "w0", threads = "per vcpu", pin = 1, program = [{lock = "page_allocator", hold = "mix 50 us with 50 % of 1 us"}]}]
+[[vm]]
+name = "v2"
+vcpus = 2
+kernel = {extends = "linux-3.2"}
+[[vm]]
+name = "v3"
+vcpus = 1
+weight = 1
+kernel = {extends = "linux-4.4"}
+workloads = [{name = "w0", threads = 1, program = [{sleep = "lognormal 50 us sigma 0"}]}]
+"#;
+
 /// Turns that are shorter than a switch, or shorter than their window.
 const SHORT_TURNS: &str = r#"
 duration = "50 ms"
@@ -53,7 +76,9 @@ fn passes(scenario: &str, policies: &[&str]) {
 
 #[test]
 fn an_idle_pcpu_takes_whoever_may_run_there() {
-    passes(BUSIEST_IS_PINNED, &["cfs", "balance", "lc-balance", "coordinated", "eevdf", "eevdf-flat"]);
+    for scenario in [BUSIEST_IS_PINNED, TWO_PCPUS_ARE_CROWDED] {
+        passes(scenario, &["cfs", "balance", "lc-balance", "coordinated", "eevdf", "eevdf-flat"]);
+    }
 }
 
 #[test]

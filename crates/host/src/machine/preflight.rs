@@ -10,6 +10,10 @@ use std::path::Path;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+/// The modes that the kernel has, with the one in force in brackets.
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+/// The pCPUs that `nohz_full=` names.
+const TICKLESS: &str = "/sys/devices/system/cpu/nohz_full";
 
 /// A host that passed the checks, and what they found out.
 #[derive(Debug)]
@@ -24,9 +28,11 @@ pub struct Host {
 /// Checks the host. Nothing has been changed when this fails.
 pub fn check() -> Result<Host, HostError> {
     check_capabilities()?;
+    check_lockdown(&read(LOCKDOWN))?;
     check_sched_ext()?;
-    refused_kernels::check(&kernel("osrelease"), &kernel("version"))?;
+    refused_kernels::check(&kernel("osrelease"), &kernel("version"), &read(TICKLESS))?;
     check_isolation()?;
+    check_function_tracer(Path::new("/proc"))?;
     let asks_about_those_that_may_not_move = check_btf()?;
     let vendor = match find_kvm()? {
         KvmVendor::Other => {
@@ -46,6 +52,7 @@ pub fn check() -> Result<Host, HostError> {
 /// the right to make threads real-time.
 pub fn check_beside() -> Result<Host, HostError> {
     check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
+    check_lockdown(&read(LOCKDOWN))?;
     check_btf_exists()?;
     let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
@@ -55,6 +62,7 @@ pub fn check_beside() -> Result<Host, HostError> {
 /// Checks the host for a mode that only looks.
 pub fn check_observer() -> Result<Host, HostError> {
     check_capabilities()?;
+    check_lockdown(&read(LOCKDOWN))?;
     check_btf_exists()?;
     let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
@@ -63,7 +71,12 @@ pub fn check_observer() -> Result<Host, HostError> {
 
 /// `uname -r` (`osrelease`), `uname -v` (`version`).
 pub fn kernel(what: &str) -> String {
-    std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default().trim().to_owned()
+    read(&format!("/proc/sys/kernel/{what}"))
+}
+
+/// Returns the text of a file of the kernel's; nothing where this kernel hasn't got it.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
 /// Reads the topology of a checked host again, after pCPUs have come or gone.
@@ -121,6 +134,30 @@ fn check_sched_ext() -> Result<(), HostError> {
     Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
 }
 
+/// Under `lockdown=confidentiality` no BPF program may read the kernel's memory (`bpf_tracing_func_proto`,
+/// LOCKDOWN_BPF_READ_KERNEL), and the verifier names a helper only.
+fn check_lockdown(modes: &str) -> Result<(), HostError> {
+    if !modes.contains("[confidentiality]") {
+        return Ok(());
+    }
+    Err(HostError::refused(
+        "this kernel is locked down (lockdown=confidentiality), so no BPF program may read what it schedules: boot it \
+         with lockdown=integrity or without",
+    ))
+}
+
+/// Hooks are attached by the function tracer (`bpf_trampoline_link_prog`), without which the kernel answers
+/// EBUSY.
+fn check_function_tracer(proc: &Path) -> Result<(), HostError> {
+    if proc.join("sys/kernel/ftrace_enabled").exists() {
+        return Ok(());
+    }
+    Err(HostError::refused(
+        "this kernel has no function tracer (CONFIG_FUNCTION_TRACER=n), by which KVM is watched: \
+         `microslice run --beside` and `observe` need none",
+    ))
+}
+
 /// sched_ext refuses to be enabled on such a host, and tells only the kernel's log why (`kernel/sched/ext.c`,
 /// scx_enable).
 fn check_isolation() -> Result<(), HostError> {
@@ -160,8 +197,8 @@ fn check_btf() -> Result<u64, HostError> {
     if kfuncs_are_broken(&btf) {
         return Err(HostError::refused(
             "this kernel's BTF is broken for sched_ext: it describes scx_bpf_kick_cpu with its implicit argument and \
-             has no scx_bpf_kick_cpu_impl (kernels built with pahole 1.30), so no scheduler that kicks can load; \
-             use another build of this kernel",
+             has no scx_bpf_kick_cpu_impl (kernels built with pahole 1.30, or one before 1.26), so no scheduler that \
+             kicks can load; use another build of this kernel",
         ));
     }
     Ok(ops_flag(&btf, "SCX_OPS_ENQ_MIGRATION_DISABLED").unwrap_or(0))
@@ -282,6 +319,21 @@ mod tests {
         assert_eq!(found(None).unwrap(), KvmVendor::Other);
         std::fs::create_dir_all(sys.path().join("module/kvm_intel")).unwrap();
         assert_eq!(found(Some(KvmVendor::Intel)).unwrap(), KvmVendor::Intel);
+    }
+
+    #[test]
+    fn a_kernel_that_shows_nothing_or_traces_nothing_is_refused() {
+        for fine in ["", "[none] integrity confidentiality", "none [integrity] confidentiality"] {
+            assert!(check_lockdown(fine).is_ok(), "{fine}");
+        }
+        let refused = check_lockdown("none integrity [confidentiality]").unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().contains("lockdown=integrity"));
+        let proc = tempfile::tempdir().unwrap();
+        let refused = check_function_tracer(proc.path()).unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().contains("CONFIG_FUNCTION_TRACER"));
+        std::fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
+        std::fs::write(proc.path().join("sys/kernel/ftrace_enabled"), "0\n").unwrap();
+        assert!(check_function_tracer(proc.path()).is_ok());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Real-time tasks of this host: before Linux 7.0 nothing keeps one that never sleeps from starving
-//! sched_ext's tasks.
+//! Real-time tasks and sched_ext: those of the host, which starve its tasks, and our own thread while a
+//! scheduler comes and goes.
 //!
 //! Problem.   The deadline server for sched_ext tasks (7.0) gives them some of a pCPU that real-time tasks
 //!            keep busy. Before it, a kernel thread of that pCPU waits until sched_ext's watchdog ends the
@@ -61,6 +61,35 @@ fn real_time_task(stat: &str) -> Option<String> {
     (is_real_time && number(FLAGS)? & PF_KTHREAD == 0).then(|| format!("{name} ({})", pid.trim()))
 }
 
+/// Does `work` in this thread while it is real-time, so that nothing but real-time tasks may come before it.
+///
+/// While the kernel enables a scheduler it makes the calling thread one of sched_ext's, behind all ordinary
+/// tasks. Before b06ccbabe250 (7.0-rc3, tagged for 6.12 and later) a saturated host could leave it there
+/// for ever, with the host half switched (`scx_enable`, CVE-2026-43392). While it disables one the thread
+/// could be preempted between two steps, and never run again (`scx_claim_exit`, CVE-2026-43482). A real-time
+/// thread stays in its class. Without the right to be real-time the work is done all the same.
+pub fn while_real_time<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: takes and returns integers.
+    let former = unsafe { libc::sched_getscheduler(0) };
+    // The kernel reports the policy with this flag in it.
+    let policy = former & !libc::SCHED_RESET_ON_FORK;
+    let is_ordinary = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy);
+    let raised = is_ordinary && set_policy(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+    let done = work();
+    if raised {
+        // Its nice value is still what it was (`__setscheduler_params`).
+        set_policy(former, 0);
+    }
+    done
+}
+
+/// Sets the calling thread's policy; false: the kernel refuses it.
+fn set_policy(policy: i32, sched_priority: i32) -> bool {
+    let parameters = libc::sched_param { sched_priority };
+    // SAFETY: the kernel reads `parameters`, which lives until the call returns.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +108,23 @@ mod tests {
         assert_eq!(real_time_task("12 (sh"), None);
         let own = std::fs::read_to_string("/proc/self/stat").unwrap();
         assert_eq!(real_time_task(&own), None);
+    }
+
+    #[test]
+    fn a_thread_is_real_time_for_its_work_and_then_as_before() {
+        // A thread of its own, for other tests share the pool's.
+        std::thread::spawn(|| {
+            // SAFETY: takes and returns integers.
+            let policy = || unsafe { libc::sched_getscheduler(0) };
+            let before = policy();
+            let may = set_policy(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+            assert!(!may || set_policy(before, 0));
+            let during = while_real_time(policy);
+            let expected = if may { libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK } else { before };
+            assert_eq!((during, policy()), (expected, before));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::core_scheduling;
 use crate::machine::preflight::Host;
+use crate::machine::real_time::while_real_time;
 use crate::output::tracer::TraceQueue;
 use crate::run::objects::{self, LoadedObject};
 use crate::settings::{PoolChoice, SchedulerChoice, Settings};
@@ -80,7 +81,8 @@ impl Scheduler {
         set_cpu_limits(&mut *object, limits).cause.map_or(Ok(()), Err)?;
         // What is attached to KVM comes after the scheduler: what it keeps of each task must exist when the
         // first vCPU is seen.
-        let struct_ops = object.attach_scheduler().map_err(|error| load_failure(&error, settings.verbose))?;
+        let struct_ops = while_real_time(|| object.attach_scheduler())
+            .map_err(|error| load_failure(&error, settings.verbose))?;
         object.attach_observers().map_err(|error| load_failure(&error, settings.verbose))?;
         let events = Rc::new(RefCell::new(VecDeque::new()));
         let records = Rc::new(RefCell::new(VecDeque::new()));
@@ -107,7 +109,7 @@ impl Scheduler {
     /// read from now on.
     pub fn detach(&mut self) {
         self.object.set_scheduler_ends();
-        self.struct_ops = None;
+        while_real_time(|| self.struct_ops = None);
     }
 
     /// Reads what has arrived in the rings.
