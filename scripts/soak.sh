@@ -13,8 +13,10 @@ tests=("${@:2}")
     --package microslice-cli --lib --test simulations --test decisions --test commands -- fuzz flipped without_threads
 )
 export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
-run=(cargo test --release --locked --target-dir "${CARGO_TARGET_DIR:-target}/soak" "${tests[@]}")
-"${run[@]}" --no-run
+run=(cargo test --release --locked --target-dir "${CARGO_TARGET_DIR:-target}/soak")
+# In front of what may end with names of tests.
+"${run[@]}" --no-run "${tests[@]}"
+run+=("${tests[@]}")
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
