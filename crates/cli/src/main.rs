@@ -32,6 +32,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<commands::run::Run>),
+    Check(commands::check::Check),
     Observe(commands::observe::Observe),
     Top(commands::top::Top),
     BoostLatency(commands::boost_latency::BoostLatency),
@@ -89,6 +90,7 @@ fn cause_of(text: &str) -> String {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => commands::run::run(*args),
+        Command::Check(args) => commands::check::run(args),
         Command::Observe(args) => commands::observe::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::BoostLatency(args) => commands::boost_latency::run(args),

@@ -2,6 +2,7 @@
 
 pub mod boost_latency;
 pub mod campaign;
+pub mod check;
 pub mod compare;
 pub mod completions;
 pub mod demo;

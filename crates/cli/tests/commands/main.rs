@@ -1,5 +1,6 @@
 //! The `microslice` program as its users meet it, and what is written about it.
 
+mod check;
 mod common;
 mod docs;
 mod figures;

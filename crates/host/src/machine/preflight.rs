@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::interface::KvmVendor;
+use crate::machine::kvm_modes::{self, Hint};
 use crate::machine::topology::Topology;
 use crate::machine::{core_scheduling, refused_kernels};
 use libbpf_rs::btf::Btf;
@@ -25,23 +26,30 @@ pub struct Host {
     pub asks_about_those_that_may_not_move: u64,
 }
 
+/// Returns the lockdown modes of this kernel; nothing if it has none.
+pub(super) fn lockdown() -> String {
+    read(LOCKDOWN)
+}
+
+/// Returns the pCPUs of `nohz_full=`, as the kernel lists them.
+pub(super) fn tickless_pcpus() -> String {
+    read(TICKLESS)
+}
+
 /// Checks the host. Nothing has been changed when this fails.
 pub fn check() -> Result<Host, HostError> {
-    check_capabilities()?;
-    check_lockdown(&read(LOCKDOWN))?;
+    checked_for_run().map_err(naming_the_survey)
+}
+
+fn checked_for_run() -> Result<Host, HostError> {
+    check_rights(false)?;
+    check_lockdown(&lockdown())?;
     check_sched_ext()?;
-    refused_kernels::check(&kernel("osrelease"), &kernel("version"), &read(TICKLESS))?;
+    refused_kernels::check(&kernel("osrelease"), &kernel("version"), &tickless_pcpus())?;
     check_isolation()?;
     check_function_tracer(Path::new("/proc"))?;
     let asks_about_those_that_may_not_move = check_btf()?;
-    let vendor = match find_kvm()? {
-        KvmVendor::Other => {
-            return Err(HostError::refused(
-                "this host's KVM is neither AMD's nor Intel's: `microslice run --beside` and `observe` work with it",
-            ));
-        }
-        known => known,
-    };
+    let vendor = check_vendor(find_kvm()?)?;
     check_module_btf(vendor, Path::new("/sys"))?;
     let topology = Topology::read()?;
     core_scheduling::check(&topology)?;
@@ -51,8 +59,12 @@ pub fn check() -> Result<Host, HostError> {
 /// Checks the host for a mode that leaves the kernel's own scheduler in charge. It needs no sched_ext, but
 /// the right to make threads real-time.
 pub fn check_beside() -> Result<Host, HostError> {
-    check_capabilities_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])?;
-    check_lockdown(&read(LOCKDOWN))?;
+    checked_for_beside().map_err(naming_the_survey)
+}
+
+fn checked_for_beside() -> Result<Host, HostError> {
+    check_rights(true)?;
+    check_lockdown(&lockdown())?;
     check_btf_exists()?;
     let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
@@ -61,12 +73,26 @@ pub fn check_beside() -> Result<Host, HostError> {
 
 /// Checks the host for a mode that only looks.
 pub fn check_observer() -> Result<Host, HostError> {
-    check_capabilities()?;
-    check_lockdown(&read(LOCKDOWN))?;
+    checked_for_observer().map_err(naming_the_survey)
+}
+
+fn checked_for_observer() -> Result<Host, HostError> {
+    check_rights(false)?;
+    check_lockdown(&lockdown())?;
     check_btf_exists()?;
     let vendor = find_kvm()?;
     check_module_btf(vendor, Path::new("/sys"))?;
     Ok(Host { vendor, topology: Topology::read()?, asks_about_those_that_may_not_move: 0 })
+}
+
+/// Adds to a refusal where all of them stand together.
+fn naming_the_survey(error: HostError) -> HostError {
+    match error {
+        HostError::Refused(line) => {
+            HostError::Refused(format!("{line}; `microslice check` shows all at once"))
+        }
+        other => other,
+    }
 }
 
 /// `uname -r` (`osrelease`), `uname -v` (`version`).
@@ -86,9 +112,16 @@ pub fn look_again(host: &Host) -> Result<Host, HostError> {
     Ok(Host { topology, ..*host })
 }
 
-/// CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF.
-fn check_capabilities() -> Result<(), HostError> {
-    check_capabilities_of(&[SYS_ADMIN, PERFMON, BPF])
+/// Checks for CAP_SYS_ADMIN (sched_ext, KVM's tracepoints), CAP_PERFMON and CAP_BPF, and for CAP_SYS_NICE
+/// where threads are to be boosted.
+pub(super) fn check_rights(boosts: bool) -> Result<(), HostError> {
+    let needed = [SYS_ADMIN, SYS_NICE, PERFMON, BPF].into_iter().filter(|&right| boosts || right != SYS_NICE);
+    check_capabilities_of(&needed.collect::<Vec<_>>())
+}
+
+/// Returns the names of those that some mode needs and this process hasn't got.
+pub(super) fn missing_capabilities() -> Vec<&'static str> {
+    missing_of(&[SYS_ADMIN, SYS_NICE, PERFMON, BPF])
 }
 
 /// Checks for the one capability that making threads real-time takes, CAP_SYS_NICE.
@@ -104,39 +137,58 @@ const PERFMON: NumberedCapability = (38, "CAP_PERFMON");
 const BPF: NumberedCapability = (39, "CAP_BPF");
 
 fn check_capabilities_of(needed: &[NumberedCapability]) -> Result<(), HostError> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    let missing: Vec<_> =
-        needed.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+    let missing = missing_of(needed);
     if missing.is_empty() {
         return Ok(());
     }
     Err(HostError::refused(format!("{} missing: run it as root", missing.join(", "))))
 }
 
-fn check_sched_ext() -> Result<(), HostError> {
+fn missing_of(needed: &[NumberedCapability]) -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    needed.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect()
+}
+
+pub(super) fn check_sched_ext() -> Result<(), HostError> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(HostError::refused(
             "this kernel has no sched_ext (no /sys/kernel/sched_ext): it needs Linux 6.12 or later with \
              CONFIG_SCHED_CLASS_EXT=y; `microslice run --beside` needs none",
         ));
     }
-    let state = std::fs::read_to_string(format!("{SCHED_EXT}/state")).unwrap_or_default();
-    if state.trim() == "disabled" {
-        return Ok(());
+    match active_scheduler() {
+        None => Ok(()),
+        Some(name) => {
+            Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
+        }
     }
-    let name = std::fs::read_to_string(format!("{SCHED_EXT}/root/ops")).unwrap_or_default();
-    let name = if name.trim().is_empty() { "unnamed" } else { name.trim() };
-    Err(HostError::refused(format!("another sched_ext scheduler is active ({name}): stop it first")))
+}
+
+/// Returns the name of the sched_ext scheduler that is loaded.
+fn active_scheduler() -> Option<String> {
+    if read(&format!("{SCHED_EXT}/state")) == "disabled" {
+        return None;
+    }
+    let name = read(&format!("{SCHED_EXT}/root/ops"));
+    Some(if name.is_empty() { "unnamed".to_owned() } else { name })
+}
+
+/// Describes what this kernel has of sched_ext.
+pub(super) fn sched_ext_state() -> String {
+    if !Path::new(SCHED_EXT).is_dir() {
+        return "none".to_owned();
+    }
+    active_scheduler().map_or_else(|| "free".to_owned(), |name| format!("{name} is active"))
 }
 
 /// Under `lockdown=confidentiality` no BPF program may read the kernel's memory (`bpf_tracing_func_proto`,
 /// LOCKDOWN_BPF_READ_KERNEL), and the verifier names a helper only.
-fn check_lockdown(modes: &str) -> Result<(), HostError> {
+pub(super) fn check_lockdown(modes: &str) -> Result<(), HostError> {
     if !modes.contains("[confidentiality]") {
         return Ok(());
     }
@@ -146,10 +198,14 @@ fn check_lockdown(modes: &str) -> Result<(), HostError> {
     ))
 }
 
+pub(super) fn has_function_tracer(proc: &Path) -> bool {
+    proc.join("sys/kernel/ftrace_enabled").exists()
+}
+
 /// Hooks are attached by the function tracer (`bpf_trampoline_link_prog`), without which the kernel answers
 /// EBUSY.
-fn check_function_tracer(proc: &Path) -> Result<(), HostError> {
-    if proc.join("sys/kernel/ftrace_enabled").exists() {
+pub(super) fn check_function_tracer(proc: &Path) -> Result<(), HostError> {
+    if has_function_tracer(proc) {
         return Ok(());
     }
     Err(HostError::refused(
@@ -160,15 +216,19 @@ fn check_function_tracer(proc: &Path) -> Result<(), HostError> {
 
 /// sched_ext refuses to be enabled on such a host, and tells only the kernel's log why (`kernel/sched/ext.c`,
 /// scx_enable).
-fn check_isolation() -> Result<(), HostError> {
-    let command_line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
-    match isolated_from_scheduling(&command_line) {
-        None => Ok(()),
-        Some(pcpus) => Err(HostError::refused(format!(
+pub(super) fn check_isolation() -> Result<(), HostError> {
+    match isolated_pcpus().as_str() {
+        "" => Ok(()),
+        pcpus => Err(HostError::refused(format!(
             "the kernel was booted with isolcpus={pcpus}, which no sched_ext scheduler can be loaded with: isolate \
              them by cpusets instead"
         ))),
     }
+}
+
+/// Returns the pCPUs that `isolcpus=` takes away from scheduling; nothing if there are none.
+pub(super) fn isolated_pcpus() -> String {
+    isolated_from_scheduling(&read("/proc/cmdline")).unwrap_or_default().to_owned()
 }
 
 /// The value of `isolcpus=` if it takes pCPUs away from the scheduler's balancing: that is what it means
@@ -181,7 +241,7 @@ fn isolated_from_scheduling(command_line: &str) -> Option<&str> {
     (flags.peek().is_none() || flags.any(|flag| flag == "domain")).then_some(value)
 }
 
-fn check_btf_exists() -> Result<(), HostError> {
+pub(super) fn check_btf_exists() -> Result<(), HostError> {
     if Path::new(KERNEL_BTF).exists() {
         return Ok(());
     }
@@ -191,7 +251,7 @@ fn check_btf_exists() -> Result<(), HostError> {
 }
 
 /// Returns what this kernel knows as `SCX_OPS_ENQ_MIGRATION_DISABLED`.
-fn check_btf() -> Result<u64, HostError> {
+pub(super) fn check_btf() -> Result<u64, HostError> {
     check_btf_exists()?;
     let btf = Btf::from_vmlinux().map_err(|cause| HostError::refused(format!("{KERNEL_BTF}: {cause}")))?;
     if kfuncs_are_broken(&btf) {
@@ -227,9 +287,14 @@ fn argument_count(btf: &Btf<'_>, function: &str) -> Option<usize> {
 
 /// Both modules can be built into a kernel, so that both have a folder on any machine: the processor says
 /// which one works.
-fn find_kvm() -> Result<KvmVendor, HostError> {
+pub(super) fn find_kvm() -> Result<KvmVendor, HostError> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     kvm_of(vendor_of(&cpuinfo), Path::new("/sys"))
+}
+
+/// Returns the hints that this host's KVM gives.
+pub fn hints(vendor: KvmVendor) -> Vec<Hint> {
+    kvm_modes::hints(vendor, Path::new("/sys"), &read("/proc/cpuinfo"))
 }
 
 /// `processor`: whose it is, if KVM knows its virtualization.
@@ -259,9 +324,19 @@ fn module_of(vendor: KvmVendor) -> Option<&'static str> {
     }
 }
 
+/// Checks that guests' registers can be read where `vendor`'s part of KVM keeps them.
+pub(super) fn check_vendor(vendor: KvmVendor) -> Result<KvmVendor, HostError> {
+    if vendor != KvmVendor::Other {
+        return Ok(vendor);
+    }
+    Err(HostError::refused(
+        "this host's KVM is neither AMD's nor Intel's: `microslice run --beside` and `observe` work with it",
+    ))
+}
+
 /// Built as modules, KVM has BTF of its own, and without that none of our hooks finds it. The kernel drops a
 /// module's BTF that doesn't fit its own.
-fn check_module_btf(vendor: KvmVendor, sys: &Path) -> Result<(), HostError> {
+pub(super) fn check_module_btf(vendor: KvmVendor, sys: &Path) -> Result<(), HostError> {
     // What is built into the kernel has no state.
     let is_module = |name: &&str| sys.join("module").join(name).join("initstate").exists();
     let without = ["kvm"]

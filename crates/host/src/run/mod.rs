@@ -35,7 +35,7 @@ use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::cpu_list::cpu_list;
 use crate::machine::preflight::{self, Host};
-use crate::machine::{cgroups, privileges, real_time};
+use crate::machine::{cgroups, kvm_modes, privileges, real_time};
 use crate::output::monitoring::Publisher;
 use crate::output::recorder::Recorder;
 use crate::output::tracer::Tracer;
@@ -214,6 +214,7 @@ impl<'s> Daemon<'s> {
             let cpus = cpu_list(&self.host.topology.slow);
             (output.say)(&format!("CPUs {cpus} are slower than others: they are never micro-sliced"));
         }
+        (output.say)(&kvm_modes::line(&preflight::hints(self.host.vendor)));
         cgroups::of_version_one().into_iter().for_each(|warning| (output.say)(warning));
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
             (output.say)(&warning);

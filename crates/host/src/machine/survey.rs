@@ -1,0 +1,216 @@
+//! Survey: all that a host has for `run`, `run --beside` and `observe`, and what each of them would refuse.
+//!
+//! The modes themselves end at the first refusal ([`super::preflight`]). Here the same checks are rows, in the
+//! same order, and a row that can't be read says so.
+
+use crate::HostError;
+use crate::interface::KvmVendor;
+use crate::machine::preflight::{self, kernel};
+use crate::machine::topology::Topology;
+use crate::machine::{cgroups, core_scheduling, cpu_list::cpu_list, real_time, refused_kernels};
+use std::path::Path;
+
+pub use crate::machine::kvm_modes::Hint;
+
+/// A command that needs something of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Run,
+    Beside,
+    Observe,
+}
+
+impl Mode {
+    pub const ALL: [Self; 3] = [Self::Run, Self::Beside, Self::Observe];
+
+    /// Returns the command as it is typed.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Beside => "run --beside",
+            Self::Observe => "observe",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub what: &'static str,
+    /// What this host has.
+    pub found: String,
+    /// The modes that refuse this host for it, each with its line.
+    pub refused: Vec<(Mode, String)>,
+    /// What the operator should know although nothing is refused.
+    pub note: Option<String>,
+}
+
+impl Row {
+    fn new(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, found: found.into(), refused: Vec::new(), note: None }
+    }
+
+    /// `checked` as these modes check it.
+    fn refused_by(mut self, modes: &[Mode], checked: Result<(), HostError>) -> Self {
+        if let Err(error) = checked {
+            self.refused.extend(modes.iter().map(|&mode| (mode, error.to_string())));
+        }
+        self
+    }
+
+    fn noted(mut self, note: Option<impl Into<String>>) -> Self {
+        self.note = note.map(Into::into);
+        self
+    }
+}
+
+/// What was found on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    pub rows: Vec<Row>,
+    /// None without KVM.
+    pub hints: Vec<Hint>,
+}
+
+impl Survey {
+    /// Looks at the host. Nothing is loaded or changed.
+    pub fn look() -> Self {
+        use Mode::{Beside, Run};
+        let rights = Mode::ALL.into_iter().fold(Row::new("rights", rights()), |row, mode| {
+            row.refused_by(&[mode], preflight::check_rights(mode == Beside))
+        });
+        let lockdown = preflight::lockdown();
+        let (release, version) = (kernel("osrelease"), kernel("version"));
+        let tickless = preflight::tickless_pcpus();
+        let btf = preflight::check_btf_exists();
+        let scheduler_btf = if btf.is_ok() { preflight::check_btf().map(|_| ()) } else { Ok(()) };
+        let vendor = preflight::find_kvm();
+        let hints = vendor.as_ref().map_or_else(|_| Vec::new(), |&vendor| preflight::hints(vendor));
+        let known_vendor = match &vendor {
+            Ok(vendor) => preflight::check_vendor(*vendor).map(|_| ()),
+            Err(_) => Ok(()),
+        };
+        let module_btf =
+            vendor.as_ref().map_or(Ok(()), |&vendor| preflight::check_module_btf(vendor, Path::new("/sys")));
+        let kvm =
+            Row::new("KVM", vendor.as_ref().map_or_else(|_| "none".to_owned(), |vendor| name_of(*vendor)));
+        let topology = Topology::read();
+        let core_scheduling = topology.as_ref().map_or(Ok(()), core_scheduling::check);
+        let pcpus = Row::new("pCPUs", topology.as_ref().map_or_else(|_| "can't be read".into(), pcpus_of));
+        let rows = vec![
+            rights,
+            Row::new("lockdown", or_none(&lockdown))
+                .refused_by(&Mode::ALL, preflight::check_lockdown(&lockdown)),
+            Row::new("sched_ext", preflight::sched_ext_state())
+                .refused_by(&[Run], preflight::check_sched_ext()),
+            Row::new("kernel", format!("Linux {release} {version}"))
+                .refused_by(&[Run], refused_kernels::check(&release, &version, &tickless))
+                .noted(real_time::warning(&release)),
+            Row::new("pCPUs without ticks", or_none(&tickless)),
+            Row::new("isolcpus", or_none(&preflight::isolated_pcpus()))
+                .refused_by(&[Run], preflight::check_isolation()),
+            Row::new("function tracer", there(preflight::has_function_tracer(Path::new("/proc"))))
+                .refused_by(&[Run], preflight::check_function_tracer(Path::new("/proc")))
+                .noted(
+                    (!preflight::has_function_tracer(Path::new("/proc")))
+                        .then_some("run --beside and observe go by tracepoints alone"),
+                ),
+            Row::new("kernel's BTF", there(btf.is_ok()))
+                .refused_by(&Mode::ALL, btf)
+                .refused_by(&[Run], scheduler_btf),
+            match vendor {
+                Ok(_) => kvm.refused_by(&[Run], known_vendor),
+                Err(error) => kvm.refused_by(&Mode::ALL, Err(error)),
+            },
+            Row::new("KVM's BTF", there(module_btf.is_ok())).refused_by(&Mode::ALL, module_btf),
+            match topology {
+                Ok(_) => pcpus,
+                Err(error) => pcpus.refused_by(&Mode::ALL, Err(error)),
+            },
+            Row::new("core scheduling", if core_scheduling.is_ok() { "not used" } else { "in use" })
+                .refused_by(&[Run], core_scheduling),
+            Row::new(
+                "cgroups",
+                if Path::new(cgroups::MOUNT).join("cgroup.controllers").exists() { "v2" } else { "no v2" },
+            )
+            .noted(cgroups::of_version_one()),
+        ];
+        Self { rows, hints }
+    }
+
+    /// Returns the line with which `mode` would refuse this host.
+    pub fn refusal(&self, mode: Mode) -> Option<&str> {
+        let mut lines = self.rows.iter().flat_map(|row| &row.refused);
+        lines.find_map(|(refused, line)| (*refused == mode).then_some(line.as_str()))
+    }
+}
+
+fn rights() -> String {
+    let missing = preflight::missing_capabilities();
+    if missing.is_empty() { "all".to_owned() } else { format!("{} missing", missing.join(", ")) }
+}
+
+fn name_of(vendor: KvmVendor) -> String {
+    match vendor {
+        KvmVendor::Amd => "kvm_amd",
+        KvmVendor::Intel => "kvm_intel",
+        KvmVendor::Other => "another vendor's",
+    }
+    .to_owned()
+}
+
+fn pcpus_of(topology: &Topology) -> String {
+    let online = topology.neighbourhoods.len();
+    let nodes =
+        topology.neighbourhoods.iter().map(|near| near.node).collect::<std::collections::BTreeSet<_>>();
+    let mut text =
+        format!("{online} online, {} NUMA node{}", nodes.len(), if nodes.len() == 1 { "" } else { "s" });
+    text.push_str(if topology.smt { ", SMT on" } else { ", SMT off" });
+    for (what, pcpus) in [("isolated", &topology.isolated), ("slow", &topology.slow)] {
+        if !pcpus.is_empty() {
+            text.push_str(&format!(", {what}: {}", cpu_list(pcpus)));
+        }
+    }
+    text
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() || text == "(null)" { "none".to_owned() } else { text.to_owned() }
+}
+
+fn there(is_there: bool) -> &'static str {
+    if is_there { "there" } else { "none" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_refuses_what_the_survey_says() {
+        let survey = Survey::look();
+        let refused =
+            |result: Result<preflight::Host, HostError>| result.err().map(|error| error.to_string());
+        let expected = [
+            refused(preflight::check()),
+            refused(preflight::check_beside()),
+            refused(preflight::check_observer()),
+        ];
+        for (mode, expected) in Mode::ALL.into_iter().zip(expected) {
+            let line = survey.refusal(mode);
+            assert_eq!(line.is_some(), expected.is_some(), "{}: {line:?} {expected:?}", mode.command());
+            assert!(expected.unwrap_or_default().starts_with(line.unwrap_or_default()), "{}", mode.command());
+        }
+    }
+
+    #[test]
+    fn the_first_row_that_refuses_a_mode_is_the_reason() {
+        let refuse =
+            |what, mode, line: &str| Row::new(what, "").refused_by(&[mode], Err(HostError::refused(line)));
+        let rows =
+            vec![Row::new("fine", ""), refuse("a", Mode::Run, "first"), refuse("b", Mode::Run, "second")];
+        let survey = Survey { rows, hints: Vec::new() };
+        assert_eq!(survey.refusal(Mode::Run), Some("first"));
+        assert_eq!(survey.refusal(Mode::Observe), None);
+    }
+}
