@@ -1,5 +1,6 @@
 //! Random numbers and distributions of times: integers only once a run has started, but for distributions
-//! beyond the first thousand.
+//! beyond the first thousand. Logarithms and exponentials are those of `libm`, so that every platform has the
+//! same trace: the standard library's are the platform's own, and may differ in the last place.
 
 use crate::config::Duration;
 use crate::numbering::Numbering;
@@ -145,17 +146,17 @@ fn quantile(duration: Duration, index: usize) -> u64 {
     let ns = match duration {
         Duration::Constant { ns } => ns as f64,
         Duration::Uniform { min_ns, max_ns } => min_ns as f64 + share * (max_ns - min_ns) as f64,
-        Duration::Exponential { mean_ns } => -(1.0 - share).ln() * mean_ns as f64,
+        Duration::Exponential { mean_ns } => -libm::log(1.0 - share) * mean_ns as f64,
         Duration::LogNormal { median_ns, sigma_permille } => {
             let sigma = f64::from(sigma_permille) / 1000.0;
-            median_ns as f64 * (normal_quantiles()[index] * sigma).exp()
+            median_ns as f64 * libm::exp(normal_quantiles()[index] * sigma)
         }
         Duration::TwoPoint { body_ns, tail_ns, tail_permille } => {
             let body = 1.0 - f64::from(tail_permille) / 1000.0;
             if share < body {
-                -(1.0 - share / body).ln() * body_ns as f64
+                -libm::log(1.0 - share / body) * body_ns as f64
             } else {
-                -(1.0 - (share - body) / (1.0 - body)).ln() * tail_ns as f64
+                -libm::log(1.0 - (share - body) / (1.0 - body)) * tail_ns as f64
             }
         }
     };
@@ -174,7 +175,7 @@ fn normal_quantiles() -> &'static [f64; QUANTILES] {
         std::array::from_fn(|i| {
             let share = (i as f64 + 0.5) / QUANTILES as f64;
             for _ in 0..20 {
-                let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                let density = libm::exp(-z * z / 2.0) / (2.0 * std::f64::consts::PI).sqrt();
                 let step = (normal_cumulative(z) - share) / density;
                 z -= step;
                 if step.abs() < 1e-9 {
