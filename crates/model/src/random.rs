@@ -3,7 +3,7 @@
 //! same trace: the standard library's are the platform's own, and may differ in the last place.
 
 use crate::config::Duration;
-use crate::numbering::Numbering;
+use indexmap::IndexSet;
 use std::sync::OnceLock;
 
 /// SplitMix64: one word of state, so that every guest thread has its own and no other thread's order changes
@@ -46,20 +46,20 @@ const TABLES_MAX: usize = 1_000;
 #[derive(Default)]
 pub struct Samplers {
     samplers: Vec<Sampler>,
-    numbers: Numbering<Duration>,
+    numbers: IndexSet<Duration>,
     tables: usize,
 }
 
 impl Samplers {
     /// The number of this distribution.
     pub fn number(&mut self, duration: Duration) -> u32 {
-        let (number, new) = self.numbers.number(duration);
+        let (number, new) = self.numbers.insert_full(duration);
         if new {
             let sampler = Sampler::new(duration, self.tables < TABLES_MAX);
             self.tables += usize::from(sampler.has_table());
             self.samplers.push(sampler);
         }
-        number
+        number as u32
     }
 
     #[inline]
@@ -168,6 +168,7 @@ fn whole_ns(ns: f64) -> u64 {
 }
 
 /// Quantiles of the normal distribution, by Newton's method from one to the next: free of magic coefficients.
+/// Those of `statrs` use the platform's logarithms.
 fn normal_quantiles() -> &'static [f64; QUANTILES] {
     static NORMAL: OnceLock<[f64; QUANTILES]> = OnceLock::new();
     NORMAL.get_or_init(|| {
