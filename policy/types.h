@@ -26,7 +26,7 @@ typedef long long s64;
 
 /*
  * What the code at a guest instruction pointer does (paper, Table 3). The numbers are part of the format of
- * BPF maps and recordings: append, never renumber. crates/symbols::GuestClass has the same codes.
+ * BPF maps and recordings: append, never renumber. crates/symbols::CodeClass has the same codes.
  */
 enum guest_class {
 	GUEST_CLASS_UNKNOWN = 0,       /* no symbols, no slide yet, or outside the kernel's text */

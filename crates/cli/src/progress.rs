@@ -1,4 +1,4 @@
-//! Progress of long work on standard error, and Ctrl-C.
+//! Progress of long work on standard error, and Ctrl-C. `indicatif` shows nothing where that is a file.
 
 use crate::failure::Failure;
 use crate::interrupt;

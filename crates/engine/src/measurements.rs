@@ -11,9 +11,9 @@ use crate::report::{BarrierWaits, GuestTimes, LockstatWaits, Yields};
 use crate::simulation::Simulation;
 use microslice_metrics::Histogram;
 use microslice_model::counters::QueueLockTimes;
-use microslice_model::events::GuestClass;
 use microslice_model::ids::{IdVec, VmId};
 use microslice_model::machine::HostVcpu;
+use microslice_policy::{Coded, GuestClass};
 
 /// A hold, or a wait, that is longer isn't the lock's (VM'04, 5.5).
 const EXTENDED_NS: u64 = 1_000_000;

@@ -2,11 +2,10 @@
 
 use microslice_metrics::Histogram;
 use microslice_model::counters::{DelayReport, PoolReport, QueueLockTimes};
-use microslice_model::events::GuestClass;
-use serde::Serialize;
+use microslice_policy::GuestClass;
 use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunReport {
     pub seed: u64,
     pub measured_ns: u64,
@@ -23,22 +22,20 @@ pub struct RunReport {
     /// Runnable until running; of a vCPU that waits when measuring begins, from then on.
     pub wait_to_run: Histogram,
     /// Of the real scheduler's queues, where the host names what their locks cost.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_locks: Option<QueueLockTimes>,
     /// Where turns end in windows (VM'04, 3.3).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delays: Option<DelayReport>,
 }
 
 /// Where the pCPUs' time went; adds up to elapsed x pCPUs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PcpuTimes {
     pub guest_ns: u64,
     pub overhead_ns: u64,
     pub idle_ns: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VmReport {
     pub name: String,
     pub vcpus: usize,
@@ -70,7 +67,6 @@ pub struct VmReport {
     /// Preemptions of vCPUs that held a spinlock, by its name.
     pub holder_preemptions: BTreeMap<String, u64>,
     /// At barriers at which threads spin before they sleep; nothing where there are none.
-    #[serde(skip_serializing_if = "BarrierWaits::is_empty")]
     pub barrier_waits: BarrierWaits,
     pub ipis_handled: u64,
     pub context_switches: u64,
@@ -78,16 +74,14 @@ pub struct VmReport {
     pub preemptions_by_class: BTreeMap<GuestClass, u64>,
     pub network: Option<NetworkReport>,
     /// If the scenario asks for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_times: Option<GuestTimes>,
     /// If its scheduler balances threads.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub balance: Vec<BalanceSample>,
 }
 
 /// How long a guest holds spinlocks, and is where it may hold some: wall-clock time (VM'04, Tables 1 and 2,
 /// Figures 7 and 8).
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GuestTimes {
     pub lock_holds: Histogram,
     /// Sums of those holds, and waits, that took longer than a millisecond, over all vCPUs.
@@ -110,7 +104,7 @@ impl GuestTimes {
 }
 
 /// What a guest's scheduler found when it polled its vCPUs: of each of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BalanceSample {
     pub time_ns: u64,
     pub threads: Vec<u64>,
@@ -120,7 +114,7 @@ pub struct BalanceSample {
     pub run_ns: Vec<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadReport {
     pub name: String,
     pub units_done: u64,
@@ -135,7 +129,7 @@ pub struct WorkloadReport {
 
 /// Waits at barriers at which threads spin before they sleep, by where they were and how they ended
 /// (ASPLOS'13, Figure 10b).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BarrierWaits {
     pub arrival_spun: u64,
     pub arrival_slept: u64,
@@ -160,16 +154,12 @@ impl BarrierWaits {
     pub fn at_departure(&self) -> u64 {
         self.departure_spun + self.departure_slept
     }
-
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// What Lockstat in a guest without an invariant TSC, as the paper's are, makes of contended acquisitions of
 /// spinlocks: it reads `local_clock`, which goes on for one tick at the most while interrupts are off
 /// (kernel/sched/clock.c, `sched_clock_local`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockstatWaits {
     pub count: u64,
     pub total_ns: u64,
@@ -188,7 +178,7 @@ impl LockstatWaits {
 }
 
 /// Yields by cause, as Figure 7 splits them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Yields {
     /// Pause-loop exits while spinning on a lock.
     pub ple: u64,
@@ -204,7 +194,7 @@ impl Yields {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct NetworkReport {
     pub throughput_mbps: f64,
     /// RFC 3550 jitter, mean over the run.

@@ -6,9 +6,9 @@ use crate::report::{PcpuTimes, RunReport, VmReport, WorkloadReport};
 use crate::simulation::Simulation;
 use crate::text;
 use microslice_model::counters::PoolReport;
-use microslice_model::events::GuestClass;
 use microslice_model::ids::{IdVec, ThreadId, VmId};
 use microslice_model::machine::{HostVcpu, VcpuState};
+use microslice_policy::{Coded, GuestClass};
 
 /// For how long a vCPU has run and waited since measuring began.
 pub(crate) fn run_and_wait_ns(host: &HostVcpu, measured_since_ns: u64, now_ns: u64) -> (u64, u64) {
@@ -209,9 +209,12 @@ impl Simulation<'_> {
             barrier_waits: counters.barrier_waits,
             ipis_handled: counters.ipis_handled,
             context_switches: counters.context_switches,
-            preemptions_by_class: std::iter::zip(GuestClass::ALL, counters.preemptions_by_class)
-                .filter(|&(_, count)| count > 0)
-                .collect(),
+            preemptions_by_class: std::iter::zip(
+                GuestClass::ALL.iter().copied(),
+                counters.preemptions_by_class,
+            )
+            .filter(|&(_, count)| count > 0)
+            .collect(),
             network: self.vms[vm].nic.as_ref().map(|nic| nic.report(measured_ns)),
             guest_times: self.times_guests.then(|| counters.guest_times.clone()),
             balance: self.vms[vm]

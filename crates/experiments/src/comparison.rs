@@ -8,7 +8,7 @@ use crate::rows::{RowKeys, entries_of};
 use crate::scenario::{self, Overrides, Place, ScenarioError, quoted};
 use microslice_engine::SimError;
 use microslice_model::config::{SimulationConfig, VmConfig};
-use microslice_model::events::GuestClass;
+use microslice_policy::{Coded, GuestClass};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
 //! A run's report as the figures that real and simulated runs share.
 
 use microslice_engine::report::{RunReport, VmReport};
-use microslice_engine::trace::{cause_name, class_name};
 use microslice_metrics::{Snapshot, figures};
+use microslice_policy::Coded;
 
 /// All figures of a run, in the order of `microslice_metrics::figures`.
 pub fn snapshot_of(report: &RunReport) -> Snapshot {
@@ -50,10 +50,10 @@ fn put_shares(snapshot: &mut Snapshot, report: &RunReport) {
 fn put_pool(snapshot: &mut Snapshot, report: &RunReport) {
     let pool = &report.pool;
     for (cause, count) in pool.requests().filter(|&(_, count)| count > 0) {
-        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause_name(cause)], count);
+        snapshot.counter(&figures::ACCELERATION_REQUESTS, &[cause.name()], count);
     }
     for (class, cause, count) in pool.accelerations().filter(|&(_, _, count)| count > 0) {
-        snapshot.counter(&figures::ACCELERATIONS, &[class_name(class), cause_name(cause)], count);
+        snapshot.counter(&figures::ACCELERATIONS, &[class.name(), cause.name()], count);
     }
     for (reason, count) in pool.failed_pulls().filter(|&(_, count)| count > 0) {
         snapshot.counter(&figures::FAILED_PULLS, &[reason.name()], count);
@@ -94,7 +94,7 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
         snapshot.counter(&figures::YIELDS, &[name, cause], count);
     }
     for (class, count) in &vm.preemptions_by_class {
-        snapshot.counter(&figures::PREEMPTIONS, &[name, class_name(*class)], *count);
+        snapshot.counter(&figures::PREEMPTIONS, &[name, class.name()], *count);
     }
     for (lock, waits) in vm.lock_waits.iter().filter(|(_, waits)| waits.count() > 0) {
         snapshot.histogram(&figures::LOCK_WAIT, &[name, lock], waits.clone());

@@ -5,7 +5,7 @@
 //! Mechanism: logarithmic octaves, each cut into eight equal buckets; recording is a shift and an add.
 //! Formula: a value `v >= 8` of octave `e = floor(log2 v)` lands in bucket `8 (e - 2) + (v >> (e - 3)) mod
 //! 8`. Limits: a percentile is off by at most one bucket's width (12.5 %); count, sum, minimum and maximum
-//! are exact.
+//! are exact. `hdrhistogram` has no exact sum, and other buckets than files of earlier runs have.
 
 const SUB_BUCKET_BITS: u32 = 3;
 const SUB_BUCKETS: u64 = 1 << SUB_BUCKET_BITS;

@@ -372,7 +372,7 @@ impl Phase {
 }
 
 /// A distribution of times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Duration {
     Constant {
         ns: u64,

@@ -1,12 +1,11 @@
 //! What the schedulers and the machine count of a run.
 
-use crate::events::{AccelerationCause, GuestClass};
 use microslice_metrics::Histogram;
-use serde::Serialize;
+use microslice_policy::{Cause, Coded, GuestClass};
 
 /// Turns that end in windows around their end, by the names that `microslice run` has for them. Put off are
 /// those that ended safe, by force and otherwise, and those that are just now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DelayReport {
     /// Preemptions that were put off, because the vCPU wasn't safe.
     pub put_off: u64,
@@ -44,7 +43,7 @@ impl DelayReport {
 }
 
 /// What queues' locks cost: part of the pCPUs' overhead, but for what pCPUs that idle next had time for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueLockTimes {
     pub operations: u64,
     pub held_ns: u64,
@@ -62,7 +61,7 @@ impl std::ops::AddAssign for QueueLockTimes {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PoolReport {
     /// (time since the start, micro pCPUs), one entry per change.
     pub sizes: Vec<(u64, u32)>,
@@ -123,30 +122,30 @@ impl FailedPull {
 }
 
 /// Counts of decisions, by what led to them: an array, since prototype passes make millions of them a second.
-type ByCause = [u64; AccelerationCause::ALL.len()];
+type ByCause = [u64; Cause::ALL.len()];
 
 impl PoolReport {
     /// Counts a request that became an acceleration.
-    pub fn count_acceleration(&mut self, class: GuestClass, cause: AccelerationCause) {
+    pub fn count_acceleration(&mut self, class: GuestClass, cause: Cause) {
         self.accelerations[class as usize][cause as usize] += 1;
     }
 
     /// Counts requests that came to nothing.
-    pub fn count_failed_pulls(&mut self, cause: AccelerationCause, reason: FailedPull, count: u32) {
+    pub fn count_failed_pulls(&mut self, cause: Cause, reason: FailedPull, count: u32) {
         self.failed_pulls[reason as usize][cause as usize] += u64::from(count);
     }
 
     /// Decisions to accelerate, by what led to them.
-    pub fn requests(&self) -> impl Iterator<Item = (AccelerationCause, u64)> {
+    pub fn requests(&self) -> impl Iterator<Item = (Cause, u64)> {
         let all = || self.accelerations.iter().chain(&self.failed_pulls);
-        AccelerationCause::ALL.into_iter().map(move |cause| (cause, all().map(|by| by[cause as usize]).sum()))
+        Cause::ALL.iter().map(move |&cause| (cause, all().map(|by| by[cause as usize]).sum()))
     }
 
-    pub fn accelerations(&self) -> impl Iterator<Item = (GuestClass, AccelerationCause, u64)> {
-        GuestClass::ALL.into_iter().flat_map(move |class| {
-            AccelerationCause::ALL
-                .into_iter()
-                .map(move |cause| (class, cause, self.accelerations[class as usize][cause as usize]))
+    pub fn accelerations(&self) -> impl Iterator<Item = (GuestClass, Cause, u64)> {
+        GuestClass::ALL.iter().flat_map(move |&class| {
+            Cause::ALL
+                .iter()
+                .map(move |&cause| (class, cause, self.accelerations[class as usize][cause as usize]))
         })
     }
 
@@ -165,20 +164,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_by_a_number_is_named_by_it() {
-        assert!(AccelerationCause::ALL.iter().enumerate().all(|(number, cause)| *cause as usize == number));
-        assert!(GuestClass::ALL.iter().enumerate().all(|(number, class)| *class as usize == number));
+    fn failed_pulls_are_counted_by_their_number() {
         assert!(FailedPull::ALL.iter().enumerate().all(|(number, reason)| *reason as usize == number));
     }
 
     #[test]
     fn a_request_is_an_acceleration_or_a_failed_pull() {
         let mut pool = PoolReport::default();
-        pool.count_acceleration(GuestClass::LockHolder, AccelerationCause::LockYield);
-        pool.count_failed_pulls(AccelerationCause::LockYield, FailedPull::QueueFull, 3);
-        pool.count_failed_pulls(AccelerationCause::Virq, FailedPull::LeftQueue, 1);
+        pool.count_acceleration(GuestClass::LockHolder, Cause::LockYield);
+        pool.count_failed_pulls(Cause::LockYield, FailedPull::QueueFull, 3);
+        pool.count_failed_pulls(Cause::Virq, FailedPull::LeftQueue, 1);
         let requests: Vec<_> = pool.requests().filter(|&(_, count)| count > 0).collect();
-        assert_eq!(requests, [(AccelerationCause::LockYield, 4), (AccelerationCause::Virq, 1)]);
+        assert_eq!(requests, [(Cause::LockYield, 4), (Cause::Virq, 1)]);
         assert_eq!(pool.acceleration_count(), 1);
         assert_eq!(
             pool.failed_pulls().map(|(reason, count)| (reason.name(), count)).collect::<Vec<_>>(),

@@ -1,11 +1,10 @@
 //! What a run tells its observer, as it happens.
 
 pub use crate::ids::{IdVec, LockId, PcpuId, SymbolId, ThreadId, VcpuId, VmId};
-use serde::Serialize;
+use microslice_policy::{Cause, GuestClass};
 
 /// Why a vCPU left its pCPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopReason {
     /// Pause-loop exit, or the hypercall of a lock whose waiters yield, that ended in a yield.
     Ple,
@@ -19,66 +18,7 @@ pub enum StopReason {
     Preempted,
 }
 
-/// Why a vCPU was accelerated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AccelerationCause {
-    TlbYield,
-    LockYield,
-    LockHalt,
-    PvYield,
-    ReschedIpi,
-    CallFunctionIpi,
-    Virq,
-    LockKick,
-}
-
-impl AccelerationCause {
-    /// In order, so that `ALL[cause]` is `cause`.
-    pub const ALL: [Self; 8] = [
-        Self::TlbYield,
-        Self::LockYield,
-        Self::LockHalt,
-        Self::PvYield,
-        Self::ReschedIpi,
-        Self::CallFunctionIpi,
-        Self::Virq,
-        Self::LockKick,
-    ];
-}
-
-/// Class of an instruction pointer, as `policy/classify.h` gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestClass {
-    Unknown,
-    User,
-    KernelOther,
-    LockHolder,
-    LockWaiter,
-    TlbShootdown,
-    ReschedIpi,
-    IrqHandler,
-    Idle,
-}
-
-impl GuestClass {
-    /// In order, so that `ALL[class]` is `class`.
-    pub const ALL: [Self; 9] = [
-        Self::Unknown,
-        Self::User,
-        Self::KernelOther,
-        Self::LockHolder,
-        Self::LockWaiter,
-        Self::TlbShootdown,
-        Self::ReschedIpi,
-        Self::IrqHandler,
-        Self::Idle,
-    ];
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IpiKind {
     Reschedule,
     /// TLB shootdown (call function many).
@@ -88,8 +28,7 @@ pub enum IpiKind {
 }
 
 /// One step of the run. `time_ns` comes with it to the sink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceEvent {
     Running {
         vcpu: VcpuId,
@@ -134,7 +73,7 @@ pub enum TraceEvent {
     Accelerated {
         vcpu: VcpuId,
         pcpu: PcpuId,
-        cause: AccelerationCause,
+        cause: Cause,
         class: GuestClass,
     },
     ReturnedToNormalPool {
@@ -228,7 +167,7 @@ pub enum TraceEvent {
 }
 
 /// Names behind the numbers of a trace, given to the sink once, before the first event.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceNames {
     pub pcpus: u32,
     pub vms: IdVec<VmId, String>,
@@ -266,39 +205,4 @@ impl TraceSink for NoTrace {
         false
     }
     fn event(&mut self, _time_ns: u64, _event: &TraceEvent) {}
-}
-
-impl From<microslice_policy::GuestClass> for GuestClass {
-    #[inline]
-    fn from(class: microslice_policy::GuestClass) -> Self {
-        use microslice_policy::GuestClass as Policy;
-        match class {
-            Policy::Unknown => Self::Unknown,
-            Policy::User => Self::User,
-            Policy::KernelOther => Self::KernelOther,
-            Policy::LockHolder => Self::LockHolder,
-            Policy::LockWaiter => Self::LockWaiter,
-            Policy::TlbShootdown => Self::TlbShootdown,
-            Policy::ReschedIpi => Self::ReschedIpi,
-            Policy::IrqHandler => Self::IrqHandler,
-            Policy::Idle => Self::Idle,
-        }
-    }
-}
-
-impl From<microslice_policy::Cause> for AccelerationCause {
-    fn from(cause: microslice_policy::Cause) -> Self {
-        use microslice_policy::Cause as Policy;
-        match cause {
-            Policy::TlbYield => Self::TlbYield,
-            Policy::LockYield => Self::LockYield,
-            Policy::LockHalt => Self::LockHalt,
-            Policy::PvYield => Self::PvYield,
-            Policy::ReschedIpi => Self::ReschedIpi,
-            Policy::CallFunctionIpi => Self::CallFunctionIpi,
-            Policy::Virq => Self::Virq,
-            Policy::LockKick => Self::LockKick,
-            Policy::None => unreachable!("nothing is accelerated without a cause"),
-        }
-    }
 }

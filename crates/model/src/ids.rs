@@ -1,7 +1,5 @@
 //! Numbers of things as types of their own: the compiler refuses a VM's number where a vCPU's is asked for.
 //! Each counts over the whole host, from 0, in the order of the configuration.
-
-use serde::Serialize;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
@@ -15,8 +13,7 @@ pub trait Id: Copy + Eq {
 macro_rules! ids {
     ($($(#[$what:meta])* $name:ident)*) => {$(
         $(#[$what])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        #[serde(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(u32);
 
         impl $name {
@@ -262,12 +259,6 @@ impl<'a, I, T> IntoIterator for &'a mut IdVec<I, T> {
 
     fn into_iter(self) -> Self::IntoIter {
         self.items.iter_mut()
-    }
-}
-
-impl<I: Serialize, T: Serialize> Serialize for IdVec<I, T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.items.serialize(serializer)
     }
 }
 

@@ -11,7 +11,6 @@ pub mod counters;
 pub mod events;
 pub mod ids;
 pub mod machine;
-pub mod numbering;
 pub mod random;
 pub mod samples;
 pub mod scheduler;

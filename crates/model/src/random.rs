@@ -1,8 +1,9 @@
 //! Random numbers and distributions of times: integers only once a run has started, but for distributions
-//! beyond the first thousand.
+//! beyond the first thousand. Logarithms and exponentials are those of `libm`, so that every platform has the
+//! same trace: the standard library's are the platform's own, and may differ in the last place.
 
 use crate::config::Duration;
-use crate::numbering::Numbering;
+use indexmap::IndexSet;
 use std::sync::OnceLock;
 
 /// SplitMix64: one word of state, so that every guest thread has its own and no other thread's order changes
@@ -45,20 +46,20 @@ const TABLES_MAX: usize = 1_000;
 #[derive(Default)]
 pub struct Samplers {
     samplers: Vec<Sampler>,
-    numbers: Numbering<Duration>,
+    numbers: IndexSet<Duration>,
     tables: usize,
 }
 
 impl Samplers {
     /// The number of this distribution.
     pub fn number(&mut self, duration: Duration) -> u32 {
-        let (number, new) = self.numbers.number(duration);
+        let (number, new) = self.numbers.insert_full(duration);
         if new {
             let sampler = Sampler::new(duration, self.tables < TABLES_MAX);
             self.tables += usize::from(sampler.has_table());
             self.samplers.push(sampler);
         }
-        number
+        number as u32
     }
 
     #[inline]
@@ -145,17 +146,17 @@ fn quantile(duration: Duration, index: usize) -> u64 {
     let ns = match duration {
         Duration::Constant { ns } => ns as f64,
         Duration::Uniform { min_ns, max_ns } => min_ns as f64 + share * (max_ns - min_ns) as f64,
-        Duration::Exponential { mean_ns } => -(1.0 - share).ln() * mean_ns as f64,
+        Duration::Exponential { mean_ns } => -libm::log(1.0 - share) * mean_ns as f64,
         Duration::LogNormal { median_ns, sigma_permille } => {
             let sigma = f64::from(sigma_permille) / 1000.0;
-            median_ns as f64 * (normal_quantiles()[index] * sigma).exp()
+            median_ns as f64 * libm::exp(normal_quantiles()[index] * sigma)
         }
         Duration::TwoPoint { body_ns, tail_ns, tail_permille } => {
             let body = 1.0 - f64::from(tail_permille) / 1000.0;
             if share < body {
-                -(1.0 - share / body).ln() * body_ns as f64
+                -libm::log(1.0 - share / body) * body_ns as f64
             } else {
-                -(1.0 - (share - body) / (1.0 - body)).ln() * tail_ns as f64
+                -libm::log(1.0 - (share - body) / (1.0 - body)) * tail_ns as f64
             }
         }
     };
@@ -167,6 +168,7 @@ fn whole_ns(ns: f64) -> u64 {
 }
 
 /// Quantiles of the normal distribution, by Newton's method from one to the next: free of magic coefficients.
+/// Those of `statrs` use the platform's logarithms.
 fn normal_quantiles() -> &'static [f64; QUANTILES] {
     static NORMAL: OnceLock<[f64; QUANTILES]> = OnceLock::new();
     NORMAL.get_or_init(|| {
@@ -174,7 +176,7 @@ fn normal_quantiles() -> &'static [f64; QUANTILES] {
         std::array::from_fn(|i| {
             let share = (i as f64 + 0.5) / QUANTILES as f64;
             for _ in 0..20 {
-                let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                let density = libm::exp(-z * z / 2.0) / (2.0 * std::f64::consts::PI).sqrt();
                 let step = (normal_cumulative(z) - share) / density;
                 z -= step;
                 if step.abs() < 1e-9 {

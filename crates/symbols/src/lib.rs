@@ -21,7 +21,7 @@ pub mod store;
 pub mod table;
 pub mod text;
 
-pub use critical::{Catalogue, ClassMap, ClassRange, GuestClass};
+pub use critical::{Catalogue, ClassMap, ClassRange, CodeClass};
 pub use error::{Cause, Error, Place};
 pub use identity::Identity;
 pub use image::{Code, Kernel};

@@ -167,7 +167,7 @@ fn the_same_seed_gives_byte_identical_figures_and_traces_and_another_seed_does_n
 }
 
 /// Compares with what is recorded, line by line. `UPDATE_SNAPSHOTS=1 cargo test -p microslice-cli` records
-/// anew after a change of the model; then read the difference.
+/// anew after a change of the model; then read the difference. `insta` takes 5 s to build for these lines.
 fn assert_as_recorded(name: &str, ours: &str) {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/commands/snapshots").join(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {

@@ -4,10 +4,9 @@ use crate::SimError;
 use crate::guest::spin_barrier::SpinStep;
 use crate::guest::{Barrier, Queue};
 use crate::text::Text;
+use indexmap::IndexSet;
 use microslice_model::config::{Duration, LOOP_DEPTH, Phase, VmConfig, WorkloadConfig};
 use microslice_model::ids::{BarrierId, IdVec, LockId, QueueId};
-
-use microslice_model::numbering::Numbering;
 use microslice_model::random::Samplers;
 use std::collections::BTreeMap;
 
@@ -125,7 +124,7 @@ impl Programs {
 }
 
 /// Which gate of a barrier: one with spinning waiters has two (`spin_barrier.rs`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Gate {
     Only,
     Arrival,
@@ -161,11 +160,11 @@ pub struct Compiler<'a> {
     locks_by_name: BTreeMap<&'a str, &'a LockName>,
     tables: Tables<'a>,
     first_queue: QueueId,
-    queue_names: Numbering<String>,
+    queue_names: IndexSet<String>,
     first_barrier: BarrierId,
     /// Those of earlier workloads.
     barriers_before: u32,
-    barrier_names: Numbering<(String, Gate)>,
+    barrier_names: IndexSet<(String, Gate)>,
 }
 
 impl<'a> Compiler<'a> {
@@ -178,17 +177,17 @@ impl<'a> Compiler<'a> {
             locks_by_name: locks.iter().map(|lock| (lock.name.as_str(), lock)).collect(),
             tables,
             first_queue,
-            queue_names: Numbering::default(),
+            queue_names: IndexSet::default(),
             first_barrier,
             barriers_before: 0,
-            barrier_names: Numbering::default(),
+            barrier_names: IndexSet::default(),
         }
     }
 
     /// Returns where the workload's program begins.
     pub fn compile(&mut self, workload: &WorkloadConfig) -> Result<u32, SimError> {
         // Queues are the VM's (pipelines span workloads), barriers the workload's.
-        self.barrier_names = Numbering::default();
+        self.barrier_names = IndexSet::default();
         self.barriers_before = self.tables.barriers.next_id().since(self.first_barrier);
         let mut ops = Vec::new();
         self.phases(workload, &workload.program, 0, &mut ops)?;
@@ -212,16 +211,16 @@ impl<'a> Compiler<'a> {
     }
 
     fn queue(&mut self, name: &str) -> u32 {
-        let (queue, new) = self.queue_names.number(name.into());
+        let (queue, new) = self.queue_names.insert_full(name.into());
         if new {
             let capacity = QUEUE_CAPACITY_DEFAULT;
             self.tables.queues.push(Queue { capacity, name: name.into(), ..Queue::default() });
         }
-        queue
+        queue as u32
     }
 
     fn barrier(&mut self, name: &str, gate: Gate, count: usize) -> u32 {
-        let (barrier, new) = self.barrier_names.number((name.into(), gate));
+        let (barrier, new) = self.barrier_names.insert_full((name.into(), gate));
         if new {
             let is_departure = gate == Gate::Departure;
             self.tables.barriers.push(Barrier {
@@ -231,7 +230,7 @@ impl<'a> Compiler<'a> {
                 ..Barrier::default()
             });
         }
-        self.barriers_before + barrier
+        self.barriers_before + barrier as u32
     }
 
     /// Both gates, one behind the other, and what a thread does there.

@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use crate::guest::Act;
-use microslice_model::events::{GuestClass, StopReason, TraceEvent};
+use microslice_model::events::{StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
 use microslice_model::machine::VcpuState;
 use microslice_model::scheduler::ChoiceCosts;
@@ -66,7 +66,7 @@ impl Simulation<'_> {
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
         let now_ns = self.machine.now_ns;
         let host = &mut self.machine.vcpus[vcpu];
-        let class: GuestClass = host.class.into();
+        let class = host.class;
         host.turns.run_ns += now_ns - host.since_ns.max(self.measured.since_ns());
         host.turns.switches += 1;
         host.since_ns = now_ns;

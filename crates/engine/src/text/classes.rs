@@ -37,11 +37,12 @@ mod tests {
     use crate::text::{IDLE, Text, USER};
     use microslice_model::config::SymbolTable;
     use microslice_policy::{Coded, GuestClass};
+    use microslice_symbols::CodeClass;
 
     #[test]
     fn classes_have_the_same_codes_and_names_in_the_symbols_crate_and_in_the_policy() {
-        assert_eq!(microslice_symbols::GuestClass::ALL.len(), GuestClass::ALL.len());
-        for (of_symbols, of_policy) in microslice_symbols::GuestClass::ALL.iter().zip(GuestClass::ALL) {
+        assert_eq!(CodeClass::ALL.len(), GuestClass::ALL.len());
+        for (of_symbols, of_policy) in CodeClass::ALL.iter().zip(GuestClass::ALL) {
             assert_eq!(*of_symbols as u32, *of_policy as u32);
             assert_eq!(of_symbols.name(), of_policy.name());
         }

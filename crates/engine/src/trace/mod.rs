@@ -9,7 +9,7 @@ mod text;
 pub use perfetto::PerfettoTrace;
 pub use text::TextTrace;
 
-use microslice_model::events::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceNames};
+use microslice_model::events::{IpiKind, StopReason, TraceNames};
 use microslice_model::ids::{Id, IdVec, VcpuId, VmId};
 
 /// `target/3`: the VM's name and the vCPU's number in it.
@@ -38,34 +38,5 @@ fn ipi_name(kind: IpiKind) -> &'static str {
         IpiKind::Reschedule => "resched",
         IpiKind::CallFunction => "call_function",
         IpiKind::LockKick => "lock_kick",
-    }
-}
-
-/// The name of a cause in figures and traces.
-pub fn cause_name(cause: AccelerationCause) -> &'static str {
-    match cause {
-        AccelerationCause::TlbYield => "tlb_yield",
-        AccelerationCause::LockYield => "lock_yield",
-        AccelerationCause::LockHalt => "lock_halt",
-        AccelerationCause::PvYield => "pv_yield",
-        AccelerationCause::ReschedIpi => "resched_ipi",
-        AccelerationCause::CallFunctionIpi => "call_function_ipi",
-        AccelerationCause::Virq => "virq",
-        AccelerationCause::LockKick => "lock_kick",
-    }
-}
-
-/// The name of a guest class in figures and traces.
-pub fn class_name(class: GuestClass) -> &'static str {
-    match class {
-        GuestClass::Unknown => "unknown",
-        GuestClass::User => "user",
-        GuestClass::KernelOther => "kernel_other",
-        GuestClass::LockHolder => "lock_holder",
-        GuestClass::LockWaiter => "lock_waiter",
-        GuestClass::TlbShootdown => "tlb_shootdown",
-        GuestClass::ReschedIpi => "resched_ipi",
-        GuestClass::IrqHandler => "irq_handler",
-        GuestClass::Idle => "idle",
     }
 }

@@ -2,9 +2,10 @@
 //! Instants name functions of guests' kernels, threads and locks; arrows lead from an IPI's sender to its
 //! handler.
 
-use super::{cause_name, class_name, ipi_name, name_at, stop_name};
+use super::{ipi_name, name_at, stop_name};
 use microslice_model::events::{IpiKind, StopReason, TraceEvent, TraceNames, TraceSink};
 use microslice_model::ids::{LockId, PcpuId, VcpuId};
+use microslice_policy::Coded;
 use microslice_trace::{Arrows, Category, HostTrace, Note, Pcpu, Turn, Vcpu, Vm, number, pointer, text};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -169,8 +170,8 @@ impl<W: Write> Writing<'_, W> {
         match *event {
             TraceEvent::Accelerated { vcpu, pcpu, cause, class } => {
                 let notes = vec![
-                    text("cause", cause_name(cause)),
-                    text("class", class_name(class)),
+                    text("cause", cause.name()),
+                    text("class", class.name()),
                     number("pcpu", u64::from(pcpu.number())),
                 ];
                 tell(vcpu, "accelerated", notes);
@@ -181,7 +182,7 @@ impl<W: Write> Writing<'_, W> {
             TraceEvent::TurnGoesOn { vcpu, .. } => tell(vcpu, "turn goes on", Vec::new()),
             TraceEvent::TurnEnded { vcpu, .. } => tell(vcpu, "longer turn ended", Vec::new()),
             TraceEvent::PreemptionPutOff { vcpu, class, .. } => {
-                tell(vcpu, "preemption put off", vec![text("class", class_name(class))]);
+                tell(vcpu, "preemption put off", vec![text("class", class.name())]);
             }
             TraceEvent::WindowEnded { vcpu, forced, .. } => {
                 tell(vcpu, if forced { "window ended by force" } else { "window ended" }, Vec::new());

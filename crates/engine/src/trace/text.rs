@@ -1,8 +1,9 @@
 //! One line per event: `time_ns event vcpu key=value…`. The same run gives the same bytes.
 
-use super::{cause_name, class_name, ipi_name, name_at, stop_name, vcpu_name};
+use super::{ipi_name, name_at, stop_name, vcpu_name};
 use microslice_model::events::{TraceEvent, TraceNames, TraceSink};
 use microslice_model::ids::{LockId, PcpuId, VcpuId};
+use microslice_policy::Coded;
 use std::io::{self, Write};
 
 /// Writes lines.
@@ -61,14 +62,14 @@ impl<W: Write> TextTrace<W> {
             TraceEvent::VirqHandled { vcpu: v } => format!("virq_handled {}", vcpu(v)),
             TraceEvent::Accelerated { vcpu: v, pcpu, cause, class } => {
                 let at = at("accelerated", v, pcpu);
-                format!("{at} cause={} class={}", cause_name(cause), class_name(class))
+                format!("{at} cause={} class={}", cause.name(), class.name())
             }
             TraceEvent::ReturnedToNormalPool { vcpu: v, pcpu } => at("returned_to_normal_pool", v, pcpu),
             TraceEvent::TurnGoesOn { vcpu: v, pcpu } => at("turn_goes_on", v, pcpu),
             TraceEvent::TurnEnded { vcpu: v, pcpu } => at("turn_ended", v, pcpu),
             TraceEvent::PreemptionPutOff { vcpu: v, pcpu, class, until_ns } => {
                 let at = at("preemption_put_off", v, pcpu);
-                format!("{at} class={} until_ns={until_ns}", class_name(class))
+                format!("{at} class={} until_ns={until_ns}", class.name())
             }
             TraceEvent::WindowEnded { vcpu: v, pcpu, due_ns, forced } => {
                 let due = due_ns.map_or(String::new(), |due_ns| format!(" due_ns={due_ns}"));

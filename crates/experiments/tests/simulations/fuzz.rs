@@ -284,7 +284,8 @@ fn keeps_every_invariant(config: &SimulationConfig) -> Result<(), TestCaseError>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    // As many as PROPTEST_CASES says, if that is more.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(300)))]
 
     #[test]
     fn no_fuzzed_scenario_breaks_an_invariant(config in fuzzed()) {

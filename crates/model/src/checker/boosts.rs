@@ -95,15 +95,16 @@ impl BoostBudgets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::{AccelerationCause, GuestClass, StopReason};
+    use crate::events::StopReason;
     use crate::ids::PcpuId;
     use crate::samples;
+    use microslice_policy::{Cause, GuestClass};
 
     const VCPU: VcpuId = VcpuId::new(0);
     const PCPU: PcpuId = PcpuId::new(0);
 
     fn accelerated() -> TraceEvent {
-        let (cause, class) = (AccelerationCause::LockYield, GuestClass::LockHolder);
+        let (cause, class) = (Cause::LockYield, GuestClass::LockHolder);
         TraceEvent::Accelerated { vcpu: VCPU, pcpu: PCPU, cause, class }
     }
 

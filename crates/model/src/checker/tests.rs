@@ -1,7 +1,8 @@
 use super::*;
 use crate::config::{CreditConfig, HostConfig};
-use crate::events::{AccelerationCause, GuestClass, StopReason};
+use crate::events::StopReason;
 use crate::samples;
+use microslice_policy::{Cause, GuestClass};
 
 const SLICE_NS: u64 = 30_000_000;
 const MICRO_SLICE_NS: u64 = 100;
@@ -36,7 +37,7 @@ const HANDLED: TraceEvent = TraceEvent::IpiHandled { vcpu: VcpuId::new(1), kind:
 const ACCELERATED: TraceEvent = TraceEvent::Accelerated {
     vcpu: VcpuId::new(0),
     pcpu: PcpuId::new(1),
-    cause: AccelerationCause::LockYield,
+    cause: Cause::LockYield,
     class: GuestClass::LockHolder,
 };
 
@@ -143,7 +144,7 @@ fn two_vcpus_that_wait_for_one_micro_pcpu_are_found() {
     let other = TraceEvent::Accelerated {
         vcpu: VcpuId::new(1),
         pcpu: PcpuId::new(1),
-        cause: AccelerationCause::LockYield,
+        cause: Cause::LockYield,
         class: GuestClass::LockHolder,
     };
     [ACCELERATED, other].iter().for_each(|event| checker.observe(0, event).expect("in order"));

@@ -8,9 +8,10 @@
 //! | turns are as long as due on average | the sum of all that a vCPU's turns ended late or early: bounded |
 
 use crate::config::DelayPreemptionConfig;
-use crate::events::{GuestClass, StopReason, TraceEvent};
+use crate::events::{StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use microslice_policy::DelayUnsafe;
+use microslice_policy::GuestClass;
 
 pub struct Windows {
     delay: Option<DelayPreemptionConfig>,

@@ -55,9 +55,9 @@ impl Beside {
         match self.boosts.ask(machine, vcpu, cause) {
             Ok(()) => return true,
             Err(Refused::OverBudget) => {
-                machine.pool.count_failed_pulls(cause.into(), FailedPull::OverBudget, 1);
+                machine.pool.count_failed_pulls(cause, FailedPull::OverBudget, 1);
             }
-            Err(Refused::Pinned) => machine.pool.count_failed_pulls(cause.into(), FailedPull::Pinned, 1),
+            Err(Refused::Pinned) => machine.pool.count_failed_pulls(cause, FailedPull::Pinned, 1),
         }
         false
     }
@@ -87,7 +87,7 @@ impl Beside {
             Some(pcpu) => machine.request_schedule(pcpu),
             None => {
                 let cause = self.boosts.cause_of(vcpu);
-                machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
+                machine.pool.count_failed_pulls(cause, FailedPull::QueueFull, 1);
             }
         }
     }
@@ -106,8 +106,8 @@ impl Beside {
         };
         self.eevdf.gives_way(machine, pcpu, stopped);
         let slice_end_ns = self.boosts.begin(machine.now_ns, vcpu, pcpu, away);
-        let class = machine.vcpus[vcpu].class.into();
-        let cause = self.boosts.cause_of(vcpu).into();
+        let class = machine.vcpus[vcpu].class;
+        let cause = self.boosts.cause_of(vcpu);
         machine.set_requested(vcpu, true);
         machine.vcpus[vcpu].pcpu = pcpu;
         machine.pool.count_acceleration(class, cause);
@@ -159,7 +159,7 @@ impl Beside {
     fn misses(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         if self.boosts.miss(vcpu) {
             let cause = self.boosts.cause_of(vcpu);
-            machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
+            machine.pool.count_failed_pulls(cause, FailedPull::LeftQueue, 1);
         }
     }
 }

@@ -9,7 +9,8 @@ use microslice_engine::simulate;
 use microslice_experiments::batch::BatchProgress;
 use microslice_experiments::scenario::{Overrides, parse};
 use microslice_metrics::profile::Profile;
-use microslice_model::events::{GuestClass, NoTrace};
+use microslice_model::events::NoTrace;
+use microslice_policy::GuestClass;
 use microslice_studies::regret;
 use microslice_studies::what_if::{Figure, Fit, Row, fit, predict, profile_of};
 

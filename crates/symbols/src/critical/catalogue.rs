@@ -1,6 +1,6 @@
 //! The catalogue: `critical/linux.toml` as typed values, checked on reading.
 
-use super::{GuestClass, KernelVersion, VersionRange};
+use super::{CodeClass, KernelVersion, VersionRange};
 use crate::{Cause, Error, Place};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub struct Entry {
     pub module: String,
     pub file: String,
     pub meaning: String,
-    pub class: GuestClass,
+    pub class: CodeClass,
     pub successors: Vec<Successor>,
     pub left_out: Vec<LeftOut>,
     pub absences: Vec<Absence>,
@@ -187,7 +187,7 @@ struct RawEntry {
     module: String,
     file: String,
     meaning: String,
-    class: GuestClass,
+    class: CodeClass,
     #[serde(rename = "successor", default)]
     successors: Vec<RawSuccessor>,
     #[serde(default)]
@@ -247,12 +247,12 @@ impl RawCatalogue {
 
 /// Which class each function has so far: one function has one class, whatever entries it stands under.
 struct Classes<'t> {
-    of_name: HashMap<String, GuestClass>,
+    of_name: HashMap<String, CodeClass>,
     text: &'t str,
 }
 
 impl Classes<'_> {
-    fn claim(&mut self, name: &toml::Spanned<String>, class: GuestClass) -> Result<String, Error> {
+    fn claim(&mut self, name: &toml::Spanned<String>, class: CodeClass) -> Result<String, Error> {
         let at_name = |cause| at_offset(self.text, name.span().start, cause);
         let plain = name.get_ref();
         let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

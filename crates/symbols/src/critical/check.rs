@@ -3,7 +3,7 @@
 use super::catalogue::{Catalogue, Entry, How, LeftOut};
 use super::names::function_of;
 use super::ranges::{ClassMap, ClassRange, RANGES_MAX, RankedRange, text_of};
-use super::{GuestClass, KernelVersion};
+use super::{CodeClass, KernelVersion};
 use crate::SymbolTable;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeSet, HashMap};
@@ -34,7 +34,7 @@ pub struct Check {
 pub struct EntryCheck {
     pub paper: String,
     pub module: String,
-    pub class: GuestClass,
+    pub class: CodeClass,
     pub matched: Vec<MatchedSymbol>,
     /// Why nothing matched; or, where the paper's own function isn't among what matched, what stands for it.
     pub reason: Option<String>,

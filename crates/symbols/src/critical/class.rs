@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// Class of an instruction pointer (paper, Table 3 and section 4.2). The codes are those of `enum
-/// guest_class` in `policy/types.h`: they are written into BPF maps and recordings, so they are appended to,
-/// never renumbered.
+/// Class that the catalogue gives to guest code (paper, Table 3 and section 4.2). Its codes are those of `enum
+/// guest_class` in `policy/types.h`, which this crate doesn't depend on. They are written into BPF maps and
+/// recordings, so they are appended to, never renumbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
-pub enum GuestClass {
+pub enum CodeClass {
     /// No symbols, no slide yet, or outside the kernel's text.
     Unknown = 0,
     /// User mode, which is the lower half of the address space on 64-bit Linux. Never critical (section 4.4).
@@ -29,7 +29,7 @@ pub enum GuestClass {
     Idle = 8,
 }
 
-impl GuestClass {
+impl CodeClass {
     /// Every class, in the order of its code.
     pub const ALL: [Self; 9] = [
         Self::Unknown,
@@ -74,7 +74,7 @@ impl GuestClass {
     }
 }
 
-impl fmt::Display for GuestClass {
+impl fmt::Display for CodeClass {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(self.name())
     }
@@ -86,12 +86,12 @@ mod tests {
 
     #[test]
     fn codes_and_names_lead_back_to_their_class() {
-        for (index, class) in GuestClass::ALL.into_iter().enumerate() {
+        for (index, class) in CodeClass::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(class.code()), index);
-            assert_eq!(GuestClass::from_code(class.code()), Some(class));
+            assert_eq!(CodeClass::from_code(class.code()), Some(class));
             let name = serde_json::to_string(&class).unwrap();
             assert_eq!(name, format!("\"{}\"", class.name()), "serde and name() agree");
         }
-        assert_eq!(GuestClass::from_code(9), None);
+        assert_eq!(CodeClass::from_code(9), None);
     }
 }

@@ -18,7 +18,7 @@ mod version;
 
 pub use catalogue::{Absence, Catalogue, Condition, Entry, How, LeftOut, Successor};
 pub use check::{Check, Coverage, EntryCheck, LeftOutCheck, MatchedSymbol, SYMBOLS_PER_FUNCTION_MAX};
-pub use class::GuestClass;
+pub use class::CodeClass;
 pub use names::function_of;
 pub use ranges::{ClassMap, ClassRange, RANGES_MAX};
 pub use version::{KernelVersion, VersionRange};

@@ -1,6 +1,6 @@
 //! From matched functions to the ranges that the scheduler searches.
 
-use super::GuestClass;
+use super::CodeClass;
 use crate::SymbolTable;
 
 /// Most ranges of one kernel: `CLASS_RANGES_MAX` in `policy/classify.h`. Real kernels need 110 to 200.
@@ -14,7 +14,7 @@ const FUNCTION_BYTES_MAX: u64 = 64 << 10;
 pub struct ClassRange {
     pub start: u64,
     pub end: u64,
-    pub class: GuestClass,
+    pub class: CodeClass,
 }
 
 /// One function, and which entry of the catalogue names it.
@@ -77,19 +77,19 @@ impl ClassMap {
     /// Class of a run-time address: the ladder of `classify()` in `policy/classify.h`.
     ///
     /// `slide`: run-time minus linked address, modulo 2^64; `None` while it isn't known.
-    pub fn classify(&self, address: u64, slide: Option<u64>) -> GuestClass {
+    pub fn classify(&self, address: u64, slide: Option<u64>) -> CodeClass {
         if address >> 63 == 0 {
-            return GuestClass::User;
+            return CodeClass::User;
         }
-        let Some(slide) = slide else { return GuestClass::Unknown };
+        let Some(slide) = slide else { return CodeClass::Unknown };
         let linked = address.wrapping_sub(slide);
         if self.ranges.is_empty() || !(self.text_start..self.text_end).contains(&linked) {
-            return GuestClass::Unknown;
+            return CodeClass::Unknown;
         }
         let after = self.ranges.partition_point(|range| range.start <= linked);
         match after.checked_sub(1).map(|index| self.ranges[index]) {
             Some(range) if linked < range.end => range.class,
-            _ => GuestClass::KernelOther,
+            _ => CodeClass::KernelOther,
         }
     }
 
@@ -145,7 +145,7 @@ mod tests {
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    fn ranked(start: u64, bytes: u64, class: GuestClass, rank: usize) -> RankedRange {
+    fn ranked(start: u64, bytes: u64, class: CodeClass, rank: usize) -> RankedRange {
         let start = BASE + start;
         RankedRange { range: ClassRange { start, end: start + bytes, class }, rank }
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_class_become_one_range_and_gaps_stay() {
-        use GuestClass::{Idle, LockHolder};
+        use CodeClass::{Idle, LockHolder};
         let map = map(&[
             ranked(0x40, 0x40, LockHolder, 0),
             ranked(0x00, 0x40, LockHolder, 1),
@@ -169,50 +169,50 @@ mod tests {
 
     #[test]
     fn the_ladder_of_classify_is_user_unknown_range_other() {
-        let map = map(&[ranked(0x100, 0x10, GuestClass::TlbShootdown, 0)]);
-        assert_eq!(map.classify(0x40_1000, Some(0)), GuestClass::User);
-        assert_eq!(map.classify(BASE + 0x100, None), GuestClass::Unknown);
-        assert_eq!(map.classify(BASE - 1, Some(0)), GuestClass::Unknown);
-        assert_eq!(map.classify(BASE + 0x100_0000, Some(0)), GuestClass::Unknown);
-        assert_eq!(map.classify(BASE + 0x20_0100, Some(0x20_0000)), GuestClass::TlbShootdown);
-        assert_eq!(map.classify(BASE + 0x10f, Some(0)), GuestClass::TlbShootdown);
-        assert_eq!(map.classify(BASE + 0x110, Some(0)), GuestClass::KernelOther);
+        let map = map(&[ranked(0x100, 0x10, CodeClass::TlbShootdown, 0)]);
+        assert_eq!(map.classify(0x40_1000, Some(0)), CodeClass::User);
+        assert_eq!(map.classify(BASE + 0x100, None), CodeClass::Unknown);
+        assert_eq!(map.classify(BASE - 1, Some(0)), CodeClass::Unknown);
+        assert_eq!(map.classify(BASE + 0x100_0000, Some(0)), CodeClass::Unknown);
+        assert_eq!(map.classify(BASE + 0x20_0100, Some(0x20_0000)), CodeClass::TlbShootdown);
+        assert_eq!(map.classify(BASE + 0x10f, Some(0)), CodeClass::TlbShootdown);
+        assert_eq!(map.classify(BASE + 0x110, Some(0)), CodeClass::KernelOther);
     }
 
     #[test]
     fn two_classes_at_one_address_give_it_to_the_first_entry() {
-        let map = map(&[ranked(0, 16, GuestClass::Idle, 7), ranked(0, 16, GuestClass::IrqHandler, 3)]);
-        assert_eq!(map.classify(BASE, Some(0)), GuestClass::IrqHandler);
+        let map = map(&[ranked(0, 16, CodeClass::Idle, 7), ranked(0, 16, CodeClass::IrqHandler, 3)]);
+        assert_eq!(map.classify(BASE, Some(0)), CodeClass::IrqHandler);
     }
 
     #[test]
     fn too_many_ranges_cost_the_last_entries_theirs() {
         let many = |rank, from: u64| {
-            (0..400u64).map(move |index| ranked(from + index * 0x40, 0x10, GuestClass::LockHolder, rank))
+            (0..400u64).map(move |index| ranked(from + index * 0x40, 0x10, CodeClass::LockHolder, rank))
         };
         let matched: Vec<_> = many(5, 0x10_0000).chain(many(2, 0)).collect();
         let map = map(&matched);
         assert_eq!((map.ranges().len(), map.given_up_entry_count()), (400, 1));
-        assert_eq!(map.classify(BASE, Some(0)), GuestClass::LockHolder);
-        assert_eq!(map.classify(BASE + 0x10_0000, Some(0)), GuestClass::KernelOther);
+        assert_eq!(map.classify(BASE, Some(0)), CodeClass::LockHolder);
+        assert_eq!(map.classify(BASE + 0x10_0000, Some(0)), CodeClass::KernelOther);
     }
 
     #[test]
     fn a_forged_entry_alone_is_cut_at_the_limit() {
         let forged: Vec<_> =
-            (0..9000u64).map(|i| ranked(i * 0x40, 0x10, GuestClass::TlbShootdown, 0)).collect();
+            (0..9000u64).map(|i| ranked(i * 0x40, 0x10, CodeClass::TlbShootdown, 0)).collect();
         assert_eq!(map(&forged).ranges().len(), RANGES_MAX);
     }
 
     #[test]
     fn a_function_without_a_neighbour_doesnt_swallow_the_kernel() {
-        let map = map(&[ranked(0, 0x80_0000, GuestClass::TlbShootdown, 0)]);
+        let map = map(&[ranked(0, 0x80_0000, CodeClass::TlbShootdown, 0)]);
         assert_eq!(map.classed_bytes(), FUNCTION_BYTES_MAX);
     }
 
     fn any_ranked() -> impl Strategy<Value = RankedRange> {
         (0u64..0x4000, 1u64..0x200, 3usize..9, 0usize..12)
-            .prop_map(|(start, bytes, class, rank)| ranked(start, bytes, GuestClass::ALL[class], rank))
+            .prop_map(|(start, bytes, class, rank)| ranked(start, bytes, CodeClass::ALL[class], rank))
     }
 
     proptest! {
@@ -234,9 +234,9 @@ mod tests {
                     .collect();
                 let class = map.classify(address, Some(0));
                 if matched.is_empty() {
-                    prop_assert_eq!(class, GuestClass::Unknown);
+                    prop_assert_eq!(class, CodeClass::Unknown);
                 } else if classes.is_empty() {
-                    prop_assert_eq!(class, GuestClass::KernelOther);
+                    prop_assert_eq!(class, CodeClass::KernelOther);
                 } else {
                     prop_assert!(classes.contains(&class));
                 }

@@ -6,7 +6,7 @@
 use crate::blobs::Generation;
 use crate::blobs::images::{bzimage, pack, unified, vmlinux};
 use crate::common::Ram;
-use microslice_symbols::critical::{Catalogue, GuestClass};
+use microslice_symbols::critical::{Catalogue, CodeClass};
 use microslice_symbols::image::compression::Compression;
 use microslice_symbols::image::elf::kernel_bundle;
 use microslice_symbols::kallsyms::{self, addresses::AddressMap};
@@ -189,8 +189,8 @@ fn the_kernel_in_libkrunfw_has_the_symbols_classes_and_slide_of_one_built_with_a
     assert_eq!(kernel.symbols.identity().release.as_deref(), Some("6.12.113"));
     let classes = Catalogue::linux().class_map(&kernel.symbols);
     let at = |name: &str| classes.classify(kernel.symbols.address_of(name).unwrap(), Some(0));
-    assert_eq!(at("native_queued_spin_lock_slowpath"), GuestClass::LockWaiter);
-    assert_eq!(at("smp_call_function_many_cond"), GuestClass::TlbShootdown);
+    assert_eq!(at("native_queued_spin_lock_slowpath"), CodeClass::LockWaiter);
+    assert_eq!(at("smp_call_function_many_cond"), CodeClass::TlbShootdown);
     let sites = halt_sites_of(&kernel);
     let mut finder = SlideFinder::new(Landmarks::new(&kernel.symbols, &sites));
     let (halt, slide) = (kernel.symbols.address_of("pv_native_safe_halt").unwrap(), 0x1a20_0000);

@@ -4,7 +4,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use microslice_symbols::critical::{Catalogue, Check, KernelVersion, MatchedSymbol};
 use microslice_symbols::preempt_count::CounterSymbols;
 use microslice_symbols::slide::{Landmarks, Observation, SlideFinder, SlideState, halt_sites_of};
-use microslice_symbols::{GuestClass, Kernel, source};
+use microslice_symbols::{CodeClass, Kernel, source};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn every_row_of_table_3_is_matched_or_explained_on_every_kernel() {
 
 #[test]
 fn the_functions_that_decide_about_yields_have_their_class() {
-    use GuestClass::{Idle, IrqHandler, LockHolder, LockWaiter, ReschedIpi, TlbShootdown};
+    use CodeClass::{Idle, IrqHandler, LockHolder, LockWaiter, ReschedIpi, TlbShootdown};
     let expected = [
         ("smp_call_function_many_cond", TlbShootdown),
         ("smp_call_function_single", TlbShootdown),
@@ -95,8 +95,8 @@ fn the_functions_that_decide_about_yields_have_their_class() {
         ("default_idle", Idle),
         ("native_halt", Idle),
         ("poll_idle", Idle),
-        ("do_syscall_64", GuestClass::KernelOther),
-        ("schedule", GuestClass::KernelOther),
+        ("do_syscall_64", CodeClass::KernelOther),
+        ("schedule", CodeClass::KernelOther),
     ];
     for (release, kernel) in kernels() {
         let map = check(kernel).map;
@@ -159,15 +159,15 @@ fn ranges_begin_and_end_where_their_functions_do() {
 
 /// Functions that hold one loop each; where it is in more than one, another version or build has it
 /// elsewhere.
-const SPINS: [(&[&str], GuestClass); 8] = [
-    (&["smp_call_function_many_cond"], GuestClass::TlbShootdown),
-    (&["smp_call_function_single", "__smp_call_function_single"], GuestClass::TlbShootdown),
-    (&["native_queued_spin_lock_slowpath"], GuestClass::LockWaiter),
-    (&["__pv_queued_spin_lock_slowpath"], GuestClass::LockWaiter),
-    (&["queued_write_lock_slowpath", "rtlock_slowlock_locked"], GuestClass::LockWaiter),
-    (&["osq_lock"], GuestClass::LockWaiter),
-    (&["mutex_spin_on_owner", "__rt_mutex_slowlock_locked"], GuestClass::LockWaiter),
-    (&["poll_idle"], GuestClass::Idle),
+const SPINS: [(&[&str], CodeClass); 8] = [
+    (&["smp_call_function_many_cond"], CodeClass::TlbShootdown),
+    (&["smp_call_function_single", "__smp_call_function_single"], CodeClass::TlbShootdown),
+    (&["native_queued_spin_lock_slowpath"], CodeClass::LockWaiter),
+    (&["__pv_queued_spin_lock_slowpath"], CodeClass::LockWaiter),
+    (&["queued_write_lock_slowpath", "rtlock_slowlock_locked"], CodeClass::LockWaiter),
+    (&["osq_lock"], CodeClass::LockWaiter),
+    (&["mutex_spin_on_owner", "__rt_mutex_slowlock_locked"], CodeClass::LockWaiter),
+    (&["poll_idle"], CodeClass::Idle),
 ];
 
 #[test]

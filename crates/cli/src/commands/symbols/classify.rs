@@ -5,7 +5,7 @@ use super::kernel::KernelArgs;
 use super::output;
 use crate::failure::Failure;
 use clap::Args;
-use microslice_symbols::{ClassMap, GuestClass, SymbolTable};
+use microslice_symbols::{ClassMap, CodeClass, SymbolTable};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -56,7 +56,7 @@ pub fn run(args: Classify) -> Result<(), Failure> {
 fn classified(symbols: &SymbolTable, classes: &ClassMap, address: u64, slide: u64) -> Value {
     let class = classes.classify(address, Some(slide));
     let hit = match class {
-        GuestClass::User => None,
+        CodeClass::User => None,
         // Per-CPU symbols of old layouts lie at the bottom of the address space: the last of them isn't near
         // a kernel address.
         _ => symbols.lookup(address.wrapping_sub(slide)).filter(|hit| hit.symbol.address >> 63 == 1),

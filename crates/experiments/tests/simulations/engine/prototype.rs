@@ -4,8 +4,9 @@ use super::Recorder;
 use crate::common::{scenario, with_rules};
 use microslice_engine::simulate;
 use microslice_model::config::*;
-use microslice_model::events::{AccelerationCause, GuestClass, IpiKind, StopReason, TraceEvent};
+use microslice_model::events::{IpiKind, StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
+use microslice_policy::{Cause, GuestClass};
 use std::collections::BTreeSet;
 
 /// By the paper's rules, so that the host's mechanics are the only difference between `micro` and
@@ -85,7 +86,7 @@ fn needless_accelerations(policy: &str) -> usize {
             TraceEvent::IpiHandled { vcpu, kind: IpiKind::CallFunction } => {
                 owes.remove(&vcpu);
             }
-            TraceEvent::Accelerated { vcpu, cause: AccelerationCause::TlbYield, class, .. } => {
+            TraceEvent::Accelerated { vcpu, cause: Cause::TlbYield, class, .. } => {
                 let critical = [GuestClass::TlbShootdown, GuestClass::ReschedIpi, GuestClass::LockHolder];
                 needless += usize::from(!owes.contains(&vcpu) && !critical.contains(&class));
             }

@@ -198,12 +198,12 @@ impl<Normal: Core> MicroSliced<Normal> {
     /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     pub(super) fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
         if self.normal.is_ahead_of_waiting_vcpus(machine, vcpu) {
-            machine.pool.count_failed_pulls(cause.into(), FailedPull::VmAhead, 1);
+            machine.pool.count_failed_pulls(cause, FailedPull::VmAhead, 1);
             return Request::VmAhead;
         }
         let Some(pcpu) = self.place(machine, vcpu) else {
             self.asked_again.note_first_turned_away(machine.vcpus[vcpu].vm, vcpu);
-            machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, 1);
+            machine.pool.count_failed_pulls(cause, FailedPull::QueueFull, 1);
             return Request::NoRoom;
         };
         self.request(machine, vcpu, pcpu, cause)
@@ -218,7 +218,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         cause: Cause,
     ) -> Request {
         if !self.normal.take_out(machine, vcpu) {
-            machine.pool.count_failed_pulls(cause.into(), FailedPull::LeftQueue, 1);
+            machine.pool.count_failed_pulls(cause, FailedPull::LeftQueue, 1);
             return Request::LeftQueue;
         }
         self.pool.set_cause(vcpu, cause);
@@ -228,8 +228,8 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// A runnable vCPU, in no queue of the normal pool, waits for a micro slice on this pCPU from now on.
     pub(super) fn enter(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) {
-        let class = machine.vcpus[vcpu].class.into();
-        let cause = AccelerationCause::from(self.pool.cause_of(vcpu));
+        let class = machine.vcpus[vcpu].class;
+        let cause = self.pool.cause_of(vcpu);
         machine.set_requested(vcpu, true);
         self.pool.enter(vcpu, pcpu, machine.vcpus[vcpu].pcpu);
         machine.pool.count_acceleration(class, cause);

@@ -44,7 +44,7 @@ use super::core::ladder::{self, First, Mechanisms, Stopped};
 use super::{ChoiceCosts, Core, Pick, Scheduler, TurnEnds, WokenBy, YieldAnswer};
 use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::counters::FailedPull;
-use crate::events::{AccelerationCause, StopReason, TraceEvent};
+use crate::events::{StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
 use microslice_policy as policy;

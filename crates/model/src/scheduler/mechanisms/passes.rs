@@ -195,7 +195,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         {
             self.asked_again.note_first_turned_away(vm, first);
         }
-        machine.pool.count_failed_pulls(cause.into(), FailedPull::QueueFull, count);
+        machine.pool.count_failed_pulls(cause, FailedPull::QueueFull, count);
     }
 
     /// Whether a pass would ask for it, if each of its requests found no room.

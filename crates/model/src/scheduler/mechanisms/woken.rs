@@ -178,7 +178,7 @@ mod tests {
         let kicks: u64 = machine
             .pool
             .requests()
-            .filter(|(cause, _)| *cause == AccelerationCause::LockKick)
+            .filter(|(cause, _)| *cause == Cause::LockKick)
             .map(|(_, count)| count)
             .sum();
         assert_eq!(kicks, 0, "and was never requested");

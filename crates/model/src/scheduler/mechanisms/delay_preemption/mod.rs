@@ -16,7 +16,7 @@ mod grace;
 
 pub(super) use self::grace::Grace;
 use crate::config::DelayPreemptionConfig;
-use crate::events::{GuestClass, IpiKind, StopReason, TraceEvent};
+use crate::events::{IpiKind, StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
 use crate::scheduler::{ChoiceCosts, Pick, Scheduler, TurnEnds, WokenBy, YieldAnswer};
@@ -140,7 +140,7 @@ impl DelayPreemption {
         turn.look_at_ns = until_ns.min(ahead);
         let look_at_ns = turn.look_at_ns;
         if !std::mem::replace(&mut turn.is_put_off, true) {
-            let class = GuestClass::ALL[machine.vcpus[vcpu].class as usize];
+            let class = machine.vcpus[vcpu].class;
             let end_ns = window.end_ns.min(limit_ns);
             machine.emit(TraceEvent::PreemptionPutOff { vcpu, pcpu, class, until_ns: end_ns });
             machine.delays.put_off += 1;
