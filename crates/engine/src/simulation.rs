@@ -71,6 +71,8 @@ pub struct Simulation<'a> {
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
     pub(crate) times_guests: bool,
     pub(crate) modes: IdVec<VcpuId, Mode>,
+    /// Some guests hold locks in functions that aren't the locks' own.
+    pub(crate) holds_vary: bool,
 }
 
 impl Simulation<'_> {

@@ -169,6 +169,10 @@ pub struct GuestKernelConfig {
     /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
+    /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`); the others are
+    /// in none that a list has. A host by whose list all are critical sees these holders, and no others.
+    #[serde(skip_serializing_if = "is_all")]
+    pub listed_holds_percent: u8,
     /// Handler of a TLB-flush or other call-function IPI.
     pub call_function_handler_ns: u64,
     /// Handler of a reschedule IPI.
@@ -539,6 +543,10 @@ fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> 
 
 fn is_usual_yield_spin(ns: &u64) -> bool {
     *ns == GuestKernelConfig::YIELD_SPIN_NS
+}
+
+fn is_all(percent: &u8) -> bool {
+    *percent == 100
 }
 
 fn is_none(number: &u32) -> bool {

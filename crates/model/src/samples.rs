@@ -170,6 +170,7 @@ fn kernel() -> GuestKernelConfig {
         thread_slice_ns: 6 * MS,
         pv_tlb_flush: false,
         pv_ipi_yield: false,
+        listed_holds_percent: 100,
         preemption_hint_ns: 0,
         call_function_handler_ns: US,
         reschedule_handler_ns: US,

@@ -19,6 +19,9 @@ pub struct KernelTimes {
     pub pv_ipi_yield: bool,
     /// For how long a vCPU that takes a spinlock says that it isn't to be preempted; 0: it says nothing.
     pub preemption_hint_ns: u32,
+    /// Share of the holds of its locks that are in the locks' own functions; the others are in none that a
+    /// list has.
+    pub listed_percent: u8,
 }
 
 pub struct Vm {

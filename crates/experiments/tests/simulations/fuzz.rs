@@ -249,6 +249,7 @@ prop_compose! {
         unsafe_where in prop::sample::select(DelayUnsafe::ALL),
         (kinds, kick_ns, halt_ns) in (prop::collection::vec(lock_kind(), 2), 0u64..5 * US, 0u64..20 * US),
         (hint_ns, safe_point_ns) in (0u32..2_000_000, prop::option::of(5 * US..50 * US)),
+        listed_percent in 0u8..=100,
     ) -> SimulationConfig {
         let mut config = config;
         if config.scheduler.shortest_turn_ns() < DelayPreemptionConfig::TURN_MIN_NS {
@@ -263,6 +264,7 @@ prop_compose! {
             safe_point_ns,
         });
         config.vms[0].kernel.preemption_hint_ns = hint_ns;
+        config.vms[0].kernel.listed_holds_percent = listed_percent;
         (config.host.costs.kick_ns, config.host.costs.halt_ns) = (kick_ns, halt_ns);
         for (lock, kind) in config.vms[0].kernel.locks.iter_mut().zip(kinds) {
             // What is held around a shootdown stays a lock that sleeps.

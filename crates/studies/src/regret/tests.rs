@@ -35,6 +35,8 @@ const LEFT_OUT: [(&str, &str); 22] = [
     ("a VM", "pinned"),
     ("a kernel", "yield_spin"),
     ("a kernel", "preemption_hint"),
+    // It came later, too.
+    ("a kernel", "listed_holds"),
     ("a kernel", "balance"),
     ("a kernel", "balance_interval"),
     ("a kernel", "balloons"),
