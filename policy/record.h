@@ -18,6 +18,7 @@
 #include "cpu_limit.h"
 #include "delay_preemption.h"
 #include "fair_share.h"
+#include "heirs.h"
 #include "held.h"
 #include "pool_size.h"
 #include "urgent.h"

@@ -370,6 +370,7 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
         pv_ipi_yield: kernel.pv_ipi_yield,
         preemption_hint_ns: kernel.preemption_hint_ns,
         listed_percent: kernel.listed_holds_percent,
+        shown_count: kernel.shown_count,
     }
 }
 

@@ -31,11 +31,13 @@ pub enum AccelerationCause {
     CallFunctionIpi,
     Virq,
     LockKick,
+    Holder,
+    Heir,
 }
 
 impl AccelerationCause {
     /// In order, so that `ALL[cause]` is `cause`.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::TlbYield,
         Self::LockYield,
         Self::LockHalt,
@@ -44,6 +46,8 @@ impl AccelerationCause {
         Self::CallFunctionIpi,
         Self::Virq,
         Self::LockKick,
+        Self::Holder,
+        Self::Heir,
     ];
 }
 
@@ -298,7 +302,8 @@ impl From<microslice_policy::Cause> for AccelerationCause {
             Policy::CallFunctionIpi => Self::CallFunctionIpi,
             Policy::Virq => Self::Virq,
             Policy::LockKick => Self::LockKick,
-            Policy::Holder => unreachable!("the model reads no guest's count"),
+            Policy::Holder => Self::Holder,
+            Policy::Heir => Self::Heir,
             Policy::None => unreachable!("nothing is accelerated without a cause"),
         }
     }

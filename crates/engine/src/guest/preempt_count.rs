@@ -13,7 +13,7 @@
 use crate::guest::{Act, Frame, GuestVcpu, Holder, Then};
 use crate::simulation::Simulation;
 use crate::text;
-use microslice_model::ids::{LockId, VcpuId};
+use microslice_model::ids::{LockId, VcpuId, VmId};
 
 const SOFTIRQ_OFFSET: u32 = 1 << 8;
 const HARDIRQ_OFFSET: u32 = 1 << 16;
@@ -28,6 +28,25 @@ impl Simulation<'_> {
             + u32::from(guest.wakes_under_lock())
             + u32::from(idles)
             + interrupt_offset(guest)
+    }
+
+    /// Returns what a host reads there.
+    pub(crate) fn shown_count(&self, vcpu: VcpuId) -> u32 {
+        let host = &self.machine.vcpus[vcpu];
+        self.vms[host.vm].kernel.shown_count.of(self.preempt_count(vcpu), host.turns.switches)
+    }
+
+    /// The host looks at the words of this VM's running vCPUs, if there may be an heir among the others.
+    pub(crate) fn note_counts(&mut self, vm: VmId) {
+        let host = &self.machine.vms[vm];
+        if host.waiting.kinds & self.machine.heir_kinds == 0 {
+            return;
+        }
+        for vcpu in host.first_vcpu.span(host.vcpus) {
+            if self.is_running(vcpu) {
+                self.machine.vcpus[vcpu].preempt_count = self.shown_count(vcpu);
+            }
+        }
     }
 
     /// Returns how often a frame has disabled preemption.

@@ -52,6 +52,8 @@ pub fn cause_name(cause: AccelerationCause) -> &'static str {
         AccelerationCause::CallFunctionIpi => "call_function_ipi",
         AccelerationCause::Virq => "virq",
         AccelerationCause::LockKick => "lock_kick",
+        AccelerationCause::Holder => "holder",
+        AccelerationCause::Heir => "heir",
     }
 }
 
