@@ -143,6 +143,7 @@ impl<'a> Simulation<'a> {
             within_step: VcpuId::NONE,
             measured: Measurements::new(),
             times_guests: config.guest_times,
+            holds_vary: config.vms.iter().any(|vm| vm.kernel.listed_holds_percent < 100),
             modes: IdVec::new(),
         };
         simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
@@ -368,6 +369,8 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
         pv_tlb_flush: kernel.pv_tlb_flush,
         pv_ipi_yield: kernel.pv_ipi_yield,
         preemption_hint_ns: kernel.preemption_hint_ns,
+        listed_percent: kernel.listed_holds_percent,
+        shown_count: kernel.shown_count,
     }
 }
 

@@ -71,6 +71,8 @@ pub struct Simulation<'a> {
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
     pub(crate) times_guests: bool,
     pub(crate) modes: IdVec<VcpuId, Mode>,
+    /// Some guests hold locks in functions that aren't the locks' own.
+    pub(crate) holds_vary: bool,
 }
 
 impl Simulation<'_> {
@@ -224,7 +226,11 @@ impl Simulation<'_> {
         let host = &mut self.machine.vcpus[vcpu];
         host.interrupts_enabled = guest.depth == 0 && !guest.frames[0].irqs_off;
         host.pending_interrupts = guest.pending & !pending::TICK;
-        self.machine.set_class(vcpu, self.classes[guest.frame().symbol as usize]);
+        let mut class = self.classes[guest.frame().symbol as usize];
+        if self.machine.reads_counters() {
+            class = self.machine.class_by_count(vcpu, self.shown_count(vcpu), class);
+        }
+        self.machine.set_class(vcpu, class);
         if self.config.delay.is_some() {
             self.note_locks(vcpu);
         }

@@ -6,6 +6,7 @@
 mod coordination;
 mod delay;
 mod eevdf;
+mod holders;
 mod locks;
 mod micro_sliced;
 mod network;
@@ -13,6 +14,7 @@ mod network;
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
+pub use holders::{HolderRules, ShownCount};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
 pub use network::{NicConfig, Stream};
@@ -169,6 +171,13 @@ pub struct GuestKernelConfig {
     /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
+    /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`); the others are
+    /// in none that a list has. A host by whose list all are critical sees these holders, and no others.
+    #[serde(skip_serializing_if = "is_all")]
+    pub listed_holds_percent: u8,
+    /// What the guest shows a host that reads its preemption counter: a guest may lie.
+    #[serde(skip_serializing_if = "ShownCount::is_honest")]
+    pub shown_count: ShownCount,
     /// Handler of a TLB-flush or other call-function IPI.
     pub call_function_handler_ns: u64,
     /// Handler of a reschedule IPI.
@@ -539,6 +548,10 @@ fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> 
 
 fn is_usual_yield_spin(ns: &u64) -> bool {
     *ns == GuestKernelConfig::YIELD_SPIN_NS
+}
+
+fn is_all(percent: &u8) -> bool {
+    *percent == 100
 }
 
 fn is_none(number: &u32) -> bool {

@@ -20,7 +20,7 @@ use crate::config::{HostConfig, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
 use crate::events::TraceEvent;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use microslice_policy::GuestClass;
+use microslice_policy::{CriticalBy, GuestClass, Held};
 
 pub struct Pcpu {
     /// Running vCPU, or `NONE`.
@@ -50,6 +50,11 @@ pub struct Machine {
     /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others
     /// counted (`Waiting`).
     pub watched: bool,
+    /// By what the scheduler knows who holds something.
+    pub critical_by: CriticalBy,
+    /// The kinds of waiting vCPUs ([`Waiting::kinds`]) that may be heirs of a lock, if the scheduler looks for
+    /// these. While one waits it looks at what running siblings count.
+    pub heir_kinds: u64,
     /// The scheduler leaves every vCPU where it starts.
     pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
@@ -113,6 +118,8 @@ impl Machine {
                     requested: false,
                     class: GuestClass::Idle,
                     interrupts_enabled: true,
+                    held: Held::Unknown,
+                    preempt_count: 0,
                     pending_interrupts: 0,
                     owes_answer: false,
                     holds_spinlock: false,
@@ -131,6 +138,8 @@ impl Machine {
             vcpus,
             vms,
             watched: true,
+            critical_by: CriticalBy::Symbols,
+            heir_kinds: 0,
             never_moves: false,
             pool: PoolReport::default(),
             accelerated_before: Vec::new(),

@@ -3,9 +3,9 @@
 
 use crate::config::{
     BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
-    FairSharePool, GuestKernelConfig, HostConfig, LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind,
-    Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind, SimulationConfig, SymbolTable, US, VmConfig,
-    VmKnobs, WorkloadConfig,
+    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, LockKind, MS, Mechanics, MicroSlicedConfig,
+    NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind, ShownCount, SimulationConfig,
+    SymbolTable, US, VmConfig, VmKnobs, WorkloadConfig,
 };
 
 use microslice_policy::coordinated::BalanceScheme;
@@ -67,6 +67,7 @@ pub fn micro() -> MicroSlicedConfig {
         lends: false,
         home_slices: false,
         tries_help: false,
+        holders: HolderRules::PAPER,
     }
 }
 
@@ -105,6 +106,7 @@ pub fn beside() -> BesideConfig {
         call_function_ipi: true,
         boost_percent: 1,
         host_percent: 5,
+        holders: HolderRules::PAPER,
     }
 }
 
@@ -170,6 +172,8 @@ fn kernel() -> GuestKernelConfig {
         thread_slice_ns: 6 * MS,
         pv_tlb_flush: false,
         pv_ipi_yield: false,
+        listed_holds_percent: 100,
+        shown_count: ShownCount::Honest,
         preemption_hint_ns: 0,
         call_function_handler_ns: US,
         reschedule_handler_ns: US,

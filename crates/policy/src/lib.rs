@@ -35,6 +35,68 @@ pub fn class_is_critical(class: GuestClass) -> bool {
     unsafe { c::class_is_critical(class as u32) != 0 }
 }
 
+/// Returns what a vCPU holds by its guest's word, what is believed of that guest from now on, and the class by
+/// which the other policies know the vCPU (`policy/held.h`).
+pub fn decide_on_count(seen: &CountObservation) -> CountDecision {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::decide_on_count(seen) }
+}
+
+/// Returns what a vCPU holds that was stopped in code of `class`, with this word, if its guest is believed.
+pub fn held_by_count(count: u32, class: GuestClass) -> Held {
+    // SAFETY: plain values.
+    Held::of(unsafe { c::held_by_count(count, class as u32) })
+}
+
+/// Returns the class by which policies know a vCPU that holds this.
+pub fn class_by_held(by: CriticalBy, held: Held, class: GuestClass) -> GuestClass {
+    // SAFETY: plain values.
+    GuestClass::of(unsafe { c::class_by_held(by as u32, held as u32, class as u32) })
+}
+
+/// True if a sibling in that state, last seen in that class, may have been handed a lock that it can't take
+/// (`policy/heirs.h`).
+pub fn sibling_may_be_heir(state: VcpuState, class: GuestClass) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::sibling_may_be_heir(state as u32, class as u32) != 0 }
+}
+
+/// True if a sibling in that state, with that word, last seen in that class, may hold a lock.
+pub fn sibling_may_hold(state: VcpuState, count: u32, class: GuestClass) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::sibling_may_hold(state as u32, count, class as u32) != 0 }
+}
+
+/// Somebody waits for a lock: is one of the stopped waiters tried?
+pub fn decide_on_heir(state: &HeirState, seen: &HeirObservation) -> HeirDecision {
+    // SAFETY: the pointers come from references.
+    HeirDecision::of(unsafe { c::decide_on_heir(state, seen) })
+}
+
+/// Returns what is known of a VM's heirs after a trial, whose vCPU was seen elsewhere than in its wait or not.
+pub fn heir_state_after(state: &HeirState, seen: &HeirObservation, found: bool) -> HeirState {
+    // SAFETY: the pointers come from references.
+    unsafe { c::heir_state_after(state, seen, u32::from(found)) }
+}
+
+/// Returns how many of a vCPU's last stops found it holding something.
+pub fn holds_in_a_row(before: u32, held: Held) -> u32 {
+    // SAFETY: plain values.
+    unsafe { c::holds_in_a_row(before, held as u32) }
+}
+
+/// True if a vCPU always holds something: it isn't asked for because of that.
+pub fn holds_always(in_a_row: u32) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::holds_always(in_a_row) != 0 }
+}
+
+/// True if a vCPU that was stopped with this, and could go on, is asked for at once.
+pub fn holder_is_asked_for(by: CriticalBy, held: Held) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::holder_is_asked_for(by as u32, held as u32) != 0 }
+}
+
 /// Is this yield a hint that a sibling needs a micro slice, and which one? (`policy/accelerate.h`, paper
 /// 4.1-4.2)
 pub fn decide_on_yield(seen: &YieldObservation) -> YieldDecision {

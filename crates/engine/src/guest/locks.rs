@@ -61,6 +61,7 @@ impl Simulation<'_> {
             state.owner = me;
             frame.act = Act::Timed;
             frame.symbol = state.hold_symbol;
+            self.hold_elsewhere(vcpu, lock);
             self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
             if self.times_guests {
                 self.note_hold(vcpu);
@@ -95,6 +96,23 @@ impl Simulation<'_> {
         };
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
+    }
+
+    /// The active frame has just got its lock. It may hold it in a function of no list.
+    #[inline(always)]
+    fn hold_elsewhere(&mut self, vcpu: VcpuId, lock: LockId) {
+        if self.holds_vary && !self.is_listed_hold(vcpu, lock) {
+            let text = self.vms[self.machine.vcpus[vcpu].vm].text;
+            self.guest[vcpu].frame_mut().symbol = self.texts[text].fixed.unlisted;
+        }
+    }
+
+    /// Whether a hold that begins now is in the lock's own function: so many of a hundred are, evenly spread.
+    #[cold]
+    fn is_listed_hold(&self, vcpu: VcpuId, lock: LockId) -> bool {
+        let percent = u64::from(self.vms[self.machine.vcpus[vcpu].vm].kernel.listed_percent);
+        let acquisitions = self.locks[lock].acquisitions;
+        acquisitions * percent / 100 != acquisitions.saturating_sub(1) * percent / 100
     }
 
     /// The active frame, which runs, gives up its lock.
@@ -214,6 +232,7 @@ impl Simulation<'_> {
         frame.left_ns += CACHE_LINE_NS;
         self.measured.lock_taken_after(vm, state.statistics, waited_ns);
         self.measured.lockstat_saw(vm, state.statistics, lockstat_ns);
+        self.hold_elsewhere(vcpu, lock);
         self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
         if self.times_guests {
             self.note_hold(vcpu);
@@ -309,6 +328,7 @@ impl Simulation<'_> {
         let op = self.programs.op(state.pc - 1);
         let symbol = self.locks[lock].hold_symbol;
         self.timed(vcpu, Then::ReleaseSleeping, symbol, state.hold_ns);
+        self.hold_elsewhere(vcpu, lock);
         self.guest[vcpu].frame_mut().lock = lock;
         if matches!(op, Op::Shootdown { .. }) {
             self.prepare_under(vcpu);

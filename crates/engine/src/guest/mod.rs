@@ -11,6 +11,7 @@ mod lost;
 pub mod modes;
 pub mod mutex;
 pub mod network;
+mod preempt_count;
 pub mod program;
 pub mod spin_barrier;
 mod threads;

@@ -27,6 +27,7 @@ impl Simulation<'_> {
 
     fn nothing_is_lost(&self, checker: &Checker) -> Result<(), String> {
         self.no_wake_up_is_lost()?;
+        self.counters_add_up()?;
         self.nobody_is_left_halted()?;
         self.no_interrupt_is_lost(checker.pending_ipis())
     }

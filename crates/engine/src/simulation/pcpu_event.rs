@@ -105,6 +105,9 @@ impl Simulation<'_> {
         if self.machine.watched {
             self.note_position(vcpu);
         }
+        if self.machine.heir_kinds != 0 {
+            self.note_counts(self.machine.vcpus[vcpu].vm);
+        }
         match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
             YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {

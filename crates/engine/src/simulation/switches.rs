@@ -52,6 +52,18 @@ impl Simulation<'_> {
         if pick.is_some() != (current != VcpuId::NONE) {
             self.change_siblings_speed(pcpu);
         }
+        if self.machine.reads_counters() && current != VcpuId::NONE {
+            self.tell_stop(current);
+        }
+    }
+
+    /// A vCPU was stopped, and may be asked for because of what it or a sibling holds, or waits for.
+    #[cold]
+    fn tell_stop(&mut self, vcpu: VcpuId) {
+        if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
+            self.note_counts(self.machine.vcpus[vcpu].vm);
+            self.scheduler.was_stopped(&mut self.machine, vcpu);
+        }
     }
 
     /// For how long a pCPU had, or waited for, locks of queues since it chose last, and what boosts have cost

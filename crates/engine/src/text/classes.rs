@@ -76,6 +76,7 @@ mod tests {
             }
             assert_eq!(class(fixed.shootdown_wait), GuestClass::TlbShootdown, "{table:?}");
             assert_eq!(class(fixed.call_function_handler), GuestClass::TlbShootdown, "{table:?}");
+            assert_eq!(class(fixed.unlisted), GuestClass::KernelOther, "{table:?}");
             let allocator = text.find("get_page_from_freelist").unwrap();
             assert_eq!(class(allocator), GuestClass::LockHolder, "{table:?}");
             let wake = text.find("ttwu_do_activate").unwrap();

@@ -7,7 +7,7 @@ use super::units;
 use microslice_engine::SimError;
 use microslice_engine::text;
 use microslice_model::config::{
-    BalanceConfig, BalanceRule, GuestKernelConfig, LockConfig, LockKind, RUNQUEUE, SymbolTable,
+    BalanceConfig, BalanceRule, GuestKernelConfig, LockConfig, LockKind, RUNQUEUE, ShownCount, SymbolTable,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
 use std::ops::RangeInclusive;
@@ -24,12 +24,14 @@ const SPIN_NS: RangeInclusive<u64> = 100..=units::HOUR_NS;
 const SLICE_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 19] = [
     "symbols",
     "lock_kind",
     "pv_spin",
     "yield_spin",
     "preemption_hint",
+    "listed_holds",
+    "shown_count",
     "balance",
     "balance_interval",
     "balloons",
@@ -149,6 +151,10 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
+        listed_holds_percent: table
+            .parsed("listed_holds", units::percent)?
+            .map_or(100, |percent| percent as u8),
+        shown_count: table.choice("shown_count", &ShownCount::WORDS)?.unwrap_or(ShownCount::Honest),
         call_function_handler_ns: required("call_function_handler", HANDLER_NS)?,
         reschedule_handler_ns: required("reschedule_handler", HANDLER_NS)?,
         tick_handler_ns: required("tick_handler", HANDLER_NS)?,

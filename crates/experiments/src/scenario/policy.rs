@@ -7,11 +7,11 @@ use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
 use microslice_model::config::{
-    BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, Mechanics,
+    BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, HolderRules, Mechanics,
     MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
 };
 use microslice_policy::coordinated::BalanceScheme;
-use microslice_policy::{AccelerateConfig, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
+use microslice_policy::{AccelerateConfig, Coded, CriticalBy, POOL_LIMIT_MAX, PoolSizeConfig, QueueDomain};
 use std::ops::RangeInclusive;
 
 /// Policies whose name may end in `:N`, for N static micro-sliced pCPUs.
@@ -134,6 +134,8 @@ const SCHEDULERS: [Row; 8] = [
             "lend",
             "home_slices",
             "try_help",
+            "critical_by",
+            "heirs",
         ],
         read_micro_sliced,
     ),
@@ -151,6 +153,8 @@ const SCHEDULERS: [Row; 8] = [
             "grace",
             "call_function_ipi",
             "boost_percent",
+            "critical_by",
+            "heirs",
         ],
         read_beside,
     ),
@@ -234,6 +238,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         lends: of_fair_share(table, "lend")?,
         home_slices: of_fair_share(table, "home_slices")?,
         tries_help: of_fair_share(table, "try_help")?,
+        holders: read_holders(table)?,
     }))
 }
 
@@ -331,7 +336,34 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
         call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
         boost_percent,
         host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
+        holders: read_holders(table)?,
     }))
+}
+
+/// By the words of `microslice run`.
+fn read_holders(table: &TableReader<'_>) -> Result<HolderRules, ScenarioError> {
+    let words = CriticalBy::ALL.iter().map(|&by| (by.name(), by)).collect::<Vec<_>>();
+    let critical_by = table.choice("critical_by", &words)?.unwrap_or(CriticalBy::Symbols);
+    let rules = HolderRules { critical_by, heirs: table.boolean("heirs")?.unwrap_or(false) };
+    let needs = |key: &str, cause: &str| match table.get(key) {
+        Some(node) => Err(ScenarioError::new(&node.place, format!("`{key}` {cause}"))),
+        None => Ok(()),
+    };
+    if rules.heirs && !rules.read_counters() {
+        needs(
+            "heirs",
+            "needs `critical_by = \"counter\"` or `\"both\"`: who holds nothing is known by counters only",
+        )?;
+    }
+    if rules.read_counters() && is_prototype(table)? {
+        needs("critical_by", "is \"symbols\" with mechanics `xen-prototype`")?;
+    }
+    if rules.read_counters()
+        && table.get("rules").is_some_and(|node| node.value == NodeValue::String(PAPER.into()))
+    {
+        needs("critical_by", "is \"symbols\" by the paper's rules")?;
+    }
+    Ok(rules)
 }
 
 fn read_cfs(table: &TableReader<'_>, coordination: Coordination) -> Result<SchedulerKind, ScenarioError> {

@@ -49,6 +49,15 @@ pub fn is_the_same_run(folded: &RunReport, one_by_one: &RunReport) -> bool {
     *folded == RunReport { events, batched_exits, ..one_by_one.clone() }
 }
 
+/// By what holders are known; the prototype knows functions only.
+pub fn with_holders(config: &mut SimulationConfig, rules: HolderRules) {
+    match &mut config.scheduler {
+        SchedulerKind::MicroSliced(micro) if micro.mechanics == Mechanics::Paper => micro.holders = rules,
+        SchedulerKind::Beside(beside) => beside.holders = rules,
+        _ => {}
+    }
+}
+
 pub fn compute(mean_ns: u64) -> Phase {
     Phase::Compute { duration: Duration::Exponential { mean_ns } }
 }

@@ -1,10 +1,10 @@
 //! Scenarios at random: none breaks an invariant, and folding pause-loop exits changes none.
 
-use crate::common::{compute, is_the_same_run, one_by_one, policies, scenario, with_rules};
+use crate::common::{compute, is_the_same_run, one_by_one, policies, scenario, with_holders, with_rules};
 use microslice_engine::simulate;
 use microslice_model::config::*;
 use microslice_model::events::NoTrace;
-use microslice_policy::{Coded, DelayUnsafe, QueueDomain};
+use microslice_policy::{Coded, CriticalBy, DelayUnsafe, QueueDomain};
 use proptest::prelude::*;
 
 fn lock_kind() -> impl Strategy<Value = LockKind> {
@@ -249,6 +249,8 @@ prop_compose! {
         unsafe_where in prop::sample::select(DelayUnsafe::ALL),
         (kinds, kick_ns, halt_ns) in (prop::collection::vec(lock_kind(), 2), 0u64..5 * US, 0u64..20 * US),
         (hint_ns, safe_point_ns) in (0u32..2_000_000, prop::option::of(5 * US..50 * US)),
+        (listed_percent, shown_count) in (0u8..=100, prop::sample::select(&ShownCount::WORDS[..])),
+        holders in holders(),
     ) -> SimulationConfig {
         let mut config = config;
         if config.scheduler.shortest_turn_ns() < DelayPreemptionConfig::TURN_MIN_NS {
@@ -263,6 +265,9 @@ prop_compose! {
             safe_point_ns,
         });
         config.vms[0].kernel.preemption_hint_ns = hint_ns;
+        config.vms[0].kernel.listed_holds_percent = listed_percent;
+        config.vms[0].kernel.shown_count = shown_count.1;
+        with_holders(&mut config, holders);
         (config.host.costs.kick_ns, config.host.costs.halt_ns) = (kick_ns, halt_ns);
         for (lock, kind) in config.vms[0].kernel.locks.iter_mut().zip(kinds) {
             // What is held around a shootdown stays a lock that sleeps.
@@ -270,6 +275,24 @@ prop_compose! {
                 lock.kind = Some(kind);
             }
         }
+        config
+    }
+}
+
+/// By what holders are known, and whether heirs are looked for.
+fn holders() -> impl Strategy<Value = HolderRules> {
+    (prop::sample::select(CriticalBy::ALL), any::<bool>()).prop_map(|(critical_by, heirs)| HolderRules {
+        critical_by,
+        heirs: heirs && critical_by != CriticalBy::Symbols,
+    })
+}
+
+prop_compose! {
+    /// The same as `furnished`, on a host that reads counters.
+    fn counted()(config in furnished(), listed_percent in 0u8..=100, holders in holders()) -> SimulationConfig {
+        let mut config = config;
+        config.vms.iter_mut().for_each(|vm| vm.kernel.listed_holds_percent = listed_percent);
+        with_holders(&mut config, holders);
         config
     }
 }
@@ -299,6 +322,11 @@ proptest! {
 
     #[test]
     fn no_fuzzed_scenario_with_turns_that_end_in_windows_breaks_an_invariant(config in delayed()) {
+        keeps_every_invariant(&config)?;
+    }
+
+    #[test]
+    fn no_fuzzed_scenario_on_a_host_that_reads_counters_breaks_an_invariant(config in counted()) {
         keeps_every_invariant(&config)?;
     }
 

@@ -133,6 +133,24 @@ fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
 }
 
 #[test]
+fn of_the_holds_of_locks_the_listed_share_is_in_the_locks_own_functions() {
+    let mut config = contended(LockKind::TestAndSet, 12);
+    config.duration_ns = 10 * S;
+    config.host.ple.enabled = false;
+    let own = config.vms[0].kernel.locks.iter().find(|lock| lock.name == "pagevec").expect("as above");
+    let own = own.symbol.clone();
+    for (percent, at_least, at_most) in [(100, 100, 100), (25, 12, 38), (0, 0, 0)] {
+        config.vms[0].kernel.listed_holds_percent = percent;
+        let mut stops = Stops::default();
+        simulate(&config, &mut stops).unwrap();
+        let stopped_in = |name: &str| stops.functions.iter().filter(|function| *function == name).count();
+        let (listed, all) = (stopped_in(&own), stopped_in(&own) + stopped_in("dput"));
+        assert!(all > 50, "{percent} %: {all} stops");
+        assert!((at_least..=at_most).contains(&(listed * 100 / all)), "{percent} %: {listed} of {all}");
+    }
+}
+
+#[test]
 fn a_spinner_for_a_mutex_makes_way_for_another_thread() {
     // With two threads on each vCPU, spinners are rescheduled, and then sleep.
     let mut config = contended(LockKind::Mutex, 24);

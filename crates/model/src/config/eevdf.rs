@@ -1,6 +1,6 @@
 //! Linux's own scheduler, and boosts beside it.
 
-use super::Duration;
+use super::{Duration, HolderRules};
 use serde::Serialize;
 
 /// Linux EEVDF with KVM's directed yield.
@@ -33,6 +33,8 @@ pub struct BesideConfig {
     pub boost_percent: u32,
     /// Of the host, that all VMs may have together.
     pub host_percent: u32,
+    #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
+    pub holders: HolderRules,
 }
 
 /// What it costs to make a waiting thread real-time, and ordinary again.

@@ -1,6 +1,6 @@
 //! The project's scheduler: its micro pool, and how the host applies what the policy decides.
 
-use super::NormalPoolKind;
+use super::{HolderRules, NormalPoolKind};
 use serde::Serialize;
 
 /// The project's scheduler, through `policy/`.
@@ -22,6 +22,8 @@ pub struct MicroSlicedConfig {
     pub home_slices: bool,
     /// VMs that do better without help have none.
     pub tries_help: bool,
+    #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
+    pub holders: HolderRules,
 }
 
 /// How the host does what the policy decides.

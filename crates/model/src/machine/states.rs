@@ -2,7 +2,7 @@
 
 use super::{HostVcpu, Machine, VcpuState};
 use crate::ids::VcpuId;
-use microslice_policy::GuestClass;
+use microslice_policy::{self as policy, CriticalBy, GuestClass};
 
 impl Machine {
     /// A running vCPU's pCPU was taken away, or it gave it up itself: it waits.
@@ -65,6 +65,20 @@ impl Machine {
         if self.vcpus[vcpu].owes_answer != owes {
             self.change(vcpu, |host| host.owes_answer = owes);
         }
+    }
+
+    /// What the host could read of a vCPU's word, and see of its code: the class by which it knows it.
+    #[inline]
+    pub fn class_by_count(&mut self, vcpu: VcpuId, count: u32, class: GuestClass) -> GuestClass {
+        let host = &mut self.vcpus[vcpu];
+        (host.preempt_count, host.held) = (count, policy::held_by_count(count, class));
+        policy::class_by_held(self.critical_by, host.held, class)
+    }
+
+    /// Whether the host reads words at all.
+    #[inline]
+    pub fn reads_counters(&self) -> bool {
+        self.critical_by != CriticalBy::Symbols
     }
 
     /// What the host could see of a vCPU now.

@@ -2,7 +2,7 @@
 
 use super::waiting::Kind;
 use crate::ids::{PcpuId, VmId};
-use microslice_policy::{GuestClass, InterruptKind};
+use microslice_policy::{GuestClass, Held, InterruptKind};
 
 /// An interrupt's bit in [`HostVcpu::pending_interrupts`].
 pub const fn interrupt_bit(kind: InterruptKind) -> u8 {
@@ -53,6 +53,9 @@ pub struct HostVcpu {
     /// Class of the instruction pointer where it stopped or yields.
     pub class: GuestClass,
     pub interrupts_enabled: bool,
+    /// What it held where it stopped or yields, and its guest's word, if the host reads these.
+    pub held: Held,
+    pub preempt_count: u32,
     /// Interrupts that its guest hasn't taken, but for its own tick: one bit a kind ([`interrupt_bit`]).
     pub pending_interrupts: u8,
     /// A call-function interrupt has come that its guest hasn't handled: it waits in the local APIC, or in

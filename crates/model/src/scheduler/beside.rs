@@ -11,12 +11,13 @@
 use super::eevdf::Eevdf;
 use super::mechanisms::answers::Answers;
 use super::mechanisms::boost::{Boosts, Refused};
+use super::mechanisms::holders::Holders;
 use super::mechanisms::{interrupt_of, siblings_round_from};
 use super::{ChoiceCosts, Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::{BesideConfig, BoostCosts};
 use crate::counters::FailedPull;
 use crate::events::{StopReason, TraceEvent};
-use crate::ids::{PcpuId, VcpuId};
+use crate::ids::{PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
 use microslice_policy::{
     self as policy, AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceDecision,
@@ -28,6 +29,7 @@ pub struct Beside {
     rules: AccelerateConfig,
     answers: Answers,
     boosts: Boosts,
+    holders: Holders,
 }
 
 /// Help is always there.
@@ -47,6 +49,7 @@ impl Beside {
             },
             answers,
             boosts: Boosts::new(config, costs, machine),
+            holders: Holders::new(&config.holders, machine),
         }
     }
 
@@ -77,6 +80,19 @@ impl Beside {
                 SiblingDecision::PassDone => break,
                 _ => {}
             }
+        }
+    }
+
+    /// Somebody of the VM may wait for a lock: a stopped waiter may be asked for.
+    fn try_heir(&mut self, machine: &mut Machine, vm: VmId) {
+        let is_helped = |vcpu| {
+            let state = self.boosts.policy_state(machine, vcpu);
+            matches!(state, policy::VcpuState::Pending | policy::VcpuState::Micro)
+        };
+        if let Some(heir) = self.holders.next_heir(machine, vm, is_helped)
+            && self.ask(machine, heir, Cause::Heir)
+        {
+            self.holders.is_tried(machine, heir);
         }
     }
 
@@ -205,6 +221,9 @@ impl Scheduler for Beside {
         if scope != PassScope::None {
             self.make_pass(machine, vcpu, scope, decision.cause.get().unwrap_or(Cause::None));
         }
+        if scope == PassScope::OneCritical {
+            self.try_heir(machine, machine.vcpus[vcpu].vm);
+        }
         if !self.boosts.runs(vcpu) {
             return self.eevdf.yields(machine, vcpu, pcpu, cause);
         }
@@ -231,6 +250,15 @@ impl Scheduler for Beside {
         let cause = policy::decide_on_interrupt(&self.rules, &seen).cause.get().unwrap_or(Cause::None);
         if cause != Cause::None {
             self.ask(machine, vcpu, cause);
+        }
+    }
+
+    fn was_stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        let holds = self.holders.asks_for(machine, vcpu);
+        if holds && self.boosts.policy_state(machine, vcpu) == policy::VcpuState::Runnable {
+            self.ask(machine, vcpu, Cause::Holder);
+        } else {
+            self.try_heir(machine, machine.vcpus[vcpu].vm);
         }
     }
 

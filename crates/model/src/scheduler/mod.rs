@@ -75,6 +75,8 @@ pub trait Scheduler: TurnEnds {
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
     /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.
     fn woken(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _by: WokenBy) {}
+    /// `vcpu` has stopped though it could go on, and something else has begun there. Where counters are read.
+    fn was_stopped(&mut self, _machine: &mut Machine, _vcpu: VcpuId) {}
     /// Period of `tick`.
     fn tick_ns(&self) -> u64;
     /// A running pCPU's periodic tick.

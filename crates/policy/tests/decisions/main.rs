@@ -7,6 +7,8 @@ mod coordinated;
 mod cpu_limit;
 mod delay_preemption;
 mod fair_share;
+mod heirs;
+mod held;
 mod interrupts;
 mod pool_size;
 mod queue_domain;

@@ -416,3 +416,23 @@ fn what_boosts_take_is_read_from_a_file_that_the_host_names_and_errors_name_that
     let error = parse("small.toml", &named, &Overrides::default()).unwrap_err().to_string();
     assert!(error.contains("no table of boosts `mine`"), "{error}");
 }
+
+#[test]
+fn heirs_without_counters_and_counters_where_there_are_none_are_refused() {
+    let read = |policy: &str| {
+        let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+        parse("small.toml", SMALL, &overrides).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for policy in ["micro", "microslice", "beside"] {
+        assert_eq!(read(&format!("{policy}+critical_by=counter+heirs=true")), Ok(()));
+        assert_eq!(read(&format!("{policy}+critical_by=both")), Ok(()));
+        let error = read(&format!("{policy}+heirs=true")).expect_err("no counters");
+        assert!(error.contains("`heirs` needs `critical_by = \"counter\"` or `\"both\"`"), "{error}");
+        let error = read(&format!("{policy}+critical_by=guess")).expect_err("unknown");
+        assert!(error.contains("critical_by") && error.contains("symbols"), "{error}");
+    }
+    for policy in ["micro-xen", "beside:paper"] {
+        let error = read(&format!("{policy}+critical_by=counter")).expect_err("none there");
+        assert!(error.contains("`critical_by` is \"symbols\""), "{error}");
+    }
+}

@@ -14,6 +14,7 @@ mod asked_again;
 pub mod boost;
 mod delay_preemption;
 pub mod directed_yield;
+pub mod holders;
 mod home_slices;
 mod kvm_host;
 mod lending;
@@ -30,6 +31,7 @@ use self::answers::Answers;
 use self::asked_again::AskedAgain;
 pub use self::delay_preemption::DelayPreemption;
 use self::delay_preemption::Grace;
+use self::holders::Holders;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
 pub use self::micro_pool::interrupt_of;
@@ -61,6 +63,7 @@ pub struct MicroSliced<Normal> {
     pool_size: PoolSizing,
     answers: Answers,
     asked_again: AskedAgain,
+    holders: Holders,
     patience: Patience,
     grace: Grace,
     home_slices: HomeSlices,
@@ -72,7 +75,7 @@ pub struct MicroSliced<Normal> {
 
 impl<Normal: Core> MicroSliced<Normal> {
     /// `in_windows`: turns of the normal pool end in windows (`delay_preemption.rs`), which is grace enough.
-    pub fn new(config: MicroSlicedConfig, normal: Normal, in_windows: bool, machine: &Machine) -> Self {
+    pub fn new(config: MicroSlicedConfig, normal: Normal, in_windows: bool, machine: &mut Machine) -> Self {
         let is_prototype = config.mechanics == Mechanics::XenPrototype;
         Self {
             rules: AccelerateConfig {
@@ -88,6 +91,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             pool_size: PoolSizing::new(config.pool),
             answers: Answers::new(!is_prototype),
             asked_again: AskedAgain::new(machine),
+            holders: Holders::new(&config.holders, machine),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
@@ -180,6 +184,10 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
         if !self.normal.is_next(vcpu) {
             self.was_woken(machine, vcpu, by);
         }
+    }
+
+    fn was_stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.asks_for_stopped(machine, vcpu);
     }
 
     fn tick_ns(&self) -> u64 {

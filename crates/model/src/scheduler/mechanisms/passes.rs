@@ -64,7 +64,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         let mut asked_for_nobody = true;
         if scope != PassScope::None {
             let reason = decision.cause.get().unwrap_or(Cause::None);
-            let found = match self.pass_without_request(machine, vcpu, scope) {
+            let mut found = match self.pass_without_request(machine, vcpu, scope) {
                 None => {
                     asked_for_nobody = false;
                     self.pass(machine, vcpu, scope, reason)
@@ -82,14 +82,19 @@ impl<Normal: Core> MicroSliced<Normal> {
                     found
                 }
             };
+            let vm = machine.vcpus[vcpu].vm;
+            if scope == PassScope::OneCritical && machine.vms[vm].waiting.kinds & machine.heir_kinds != 0 {
+                asked_for_nobody = false;
+                found.helped += u32::from(found.helped == 0 && self.tries_heir(machine, vm));
+            }
             let spinner = spinner_of(cause, scope, found);
             if self.keeps_spinning(&spinner) {
-                return self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), u64::MAX);
+                return self.go_on(machine, vcpu, self.promised(machine, scope, asked_for_nobody), u64::MAX);
             }
             let spinner = self.look_at_wait(machine, vcpu, spinner);
             if self.keeps_spinning(&spinner) {
                 let until_ns = machine.now_ns - spinner.spun_ns + self.rules.patience_ns;
-                let promised = self.promised(scope, asked_for_nobody);
+                let promised = self.promised(machine, scope, asked_for_nobody);
                 let depends_on = promised.map(|promised| self.while_patient(&spinner, promised));
                 return self.go_on(machine, vcpu, depends_on, until_ns);
             }
@@ -100,7 +105,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         }
         match self.normal.yields(machine, vcpu, pcpu, cause) {
             YieldAnswer::KeepSpinning { until_ns } => {
-                self.go_on(machine, vcpu, self.promised(scope, asked_for_nobody), until_ns)
+                self.go_on(machine, vcpu, self.promised(machine, scope, asked_for_nobody), until_ns)
             }
             YieldAnswer::Yield => YieldAnswer::Yield,
         }
@@ -248,13 +253,14 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     /// What the answer to hints of that scope depends on, if nobody was asked for.
-    fn promised(&self, scope: PassScope, asked_for_nobody: bool) -> Option<Promised> {
+    fn promised(&self, machine: &Machine, scope: PassScope, asked_for_nobody: bool) -> Option<Promised> {
         let keeps_spinning = |helped| {
             let pass = PassCounts { helped, ..PassCounts::default() };
             self.keeps_spinning(&spinner_of(YieldCause::Ple, scope, pass))
         };
+        let heir_kinds = if scope == PassScope::OneCritical { machine.heir_kinds } else { 0 };
         asked_for_nobody.then(|| Promised {
-            without_kinds: self.answers.short_cut(scope).map_or(0, |of| of.kinds_that_matter),
+            without_kinds: self.answers.short_cut(scope).map_or(0, |of| of.kinds_that_matter) | heir_kinds,
             helped: keeps_spinning(0) != keeps_spinning(1),
         })
     }

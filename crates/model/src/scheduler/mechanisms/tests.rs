@@ -28,7 +28,7 @@ pub fn spinning_among(siblings: u32) -> (MicroSliced<Credit>, Machine) {
     let vm = HostVm::new(1 + siblings, 256, Vec::new());
     let mut machine = Machine::new(&HostConfig { pcpus: 2, llc_pcpus: 2, ..samples::host() }, vec![vm]);
     let NormalPoolKind::Credit(normal) = parameters.normal.clone() else { panic!("credit") };
-    let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), false, &machine);
+    let mut micro = MicroSliced::new(parameters, Credit::new(normal, &machine), false, &mut machine);
     micro.timer(&mut machine);
     machine.wakes(SPINNER);
     machine.runs(SPINNER);
@@ -59,7 +59,7 @@ pub fn all_woken(
     let mut machine = Machine::new(&HostConfig { pcpus, llc_pcpus: pcpus, ..samples::host() }, vms);
     let NormalPoolKind::FairShare(normal) = &parameters.normal else { panic!("fair share") };
     let normal = FairShare::new(normal, &machine);
-    let mut micro = MicroSliced::new(parameters, normal, false, &machine);
+    let mut micro = MicroSliced::new(parameters, normal, false, &mut machine);
     micro.timer(&mut machine);
     look(&mut micro, &mut machine);
     for vcpu in machine.vcpus.ids() {

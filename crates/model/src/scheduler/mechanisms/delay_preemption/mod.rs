@@ -309,6 +309,10 @@ impl Scheduler for DelayPreemption {
         self.inner.woken(machine, vcpu, by);
     }
 
+    fn was_stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
+        self.inner.was_stopped(machine, vcpu);
+    }
+
     fn tick_ns(&self) -> u64 {
         self.inner.tick_ns()
     }

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Heirs: which stopped waiter runs when a lock is free of holders, and nobody takes it.
+ *
+ * Problem.   A lock that is handed on in line may be handed to a vCPU that was stopped while it waited. All
+ *            behind it wait until it has a turn. No vCPU holds anything, so nobody is found to help.
+ * Mechanism. Somebody of a VM waits for a lock, and nobody of it holds anything: then the heir of that lock
+ *            is among the stopped waiters. They get a micro slice one after the other, until one of them is
+ *            seen elsewhere than in its wait. Those that a kick has woken come first.
+ * Formula.   try   if waiters > 0 and holders = 0 and helped = 0 and now >= rest_until
+ *            A round of as many trials as there are stopped waiters may be in vain. After round n in vain in
+ *            a row the VM rests for HEIR_REST_NS * 2^(n - 1), HEIR_REST_MAX_NS at most.
+ * Limits.    A running vCPU counts as a holder if its word isn't 0 and its last look wasn't in a wait. So a
+ *            guest whose counter isn't known has no heirs. Holders of mutexes count nothing: their spinners
+ *            are tried in vain, a round at a time. Nobody is asked for beyond what its VM may have:
+ *            trials are charged like all other requests, and refused like them.
+ */
+#ifndef POLICY_HEIRS_H
+#define POLICY_HEIRS_H
+
+#include "held.h"
+
+#define HEIR_REST_NS 1000000ull
+#define HEIR_REST_DOUBLINGS 4u /* up to 16 ms */
+
+/* The state of a VM, zero at first. */
+struct heir_state {
+	u64 rest_until_ns;
+	u32 tried;	 /* in vain, in this round */
+	u32 vain_rounds; /* in a row */
+};
+
+/* A VM in which somebody waits for a lock, as its host sees it. */
+struct heir_observation {
+	u64 now_ns;
+	u32 waiter_count; /* siblings for which sibling_may_be_heir() holds */
+	u32 holder_count; /* siblings for which sibling_may_hold() holds */
+	u32 helped_count; /* siblings that help is on its way to, or in */
+	u32 reserved;
+};
+
+enum heir_decision {
+	HEIR_TRY = 0,	       /* the next stopped waiter gets a micro slice */
+	HEIR_NO_WAITER = 1,    /* no waiter is stopped */
+	HEIR_HELD = 2,	       /* somebody may hold the lock: it comes free by itself, or by that one's help */
+	HEIR_UNDER_WAY = 3,    /* one after the other */
+	HEIR_RESTS = 4,	       /* whole rounds were in vain */
+	HEIR_DECISION_COUNT = 5,
+};
+
+/* True if a lock may have been handed to this sibling, which can't take it now. */
+POLICY u32 sibling_may_be_heir(u32 state, u32 guest_class)
+{
+	return state == VCPU_RUNNABLE && guest_class == GUEST_CLASS_LOCK_WAITER;
+}
+
+/*
+ * True if a sibling may hold a lock. Of one that runs only its word is known; its class is that of the last
+ * look.
+ */
+POLICY u32 sibling_may_hold(u32 state, u32 count, u32 guest_class)
+{
+	if (state == VCPU_BLOCKED)
+		return 0;
+	if (state == VCPU_RUNNING || state == VCPU_MICRO)
+		return (count & ~COUNT_NO_RESCHED) && guest_class != GUEST_CLASS_LOCK_WAITER;
+	return held_by_count(count, guest_class) != HELD_NOTHING;
+}
+
+POLICY u32 decide_on_heir(const struct heir_state *state, const struct heir_observation *seen)
+{
+	if (!seen->waiter_count)
+		return HEIR_NO_WAITER;
+	if (seen->holder_count)
+		return HEIR_HELD;
+	if (seen->helped_count)
+		return HEIR_UNDER_WAY;
+	return (s64)(seen->now_ns - state->rest_until_ns) < 0 ? HEIR_RESTS : HEIR_TRY;
+}
+
+/* Returns the state after a trial: `found` if its vCPU was seen elsewhere than in its wait. */
+POLICY struct heir_state heir_state_after(const struct heir_state *state, const struct heir_observation *seen,
+					  u32 found)
+{
+	struct heir_state next = {};
+	u32 doublings;
+
+	if (found)
+		return next;
+	next = *state;
+	next.tried++;
+	if (next.tried <= seen->waiter_count)
+		return next;
+	doublings = next.vain_rounds < HEIR_REST_DOUBLINGS ? next.vain_rounds : HEIR_REST_DOUBLINGS;
+	next.rest_until_ns = seen->now_ns + (HEIR_REST_NS << doublings);
+	next.vain_rounds = doublings < HEIR_REST_DOUBLINGS ? next.vain_rounds + 1 : next.vain_rounds;
+	next.tried = 0;
+	return next;
+}
+
+/* ---- Holders ---- */
+
+/* Stops in a row at which a vCPU held something, before it isn't asked for until it is seen to hold nothing. */
+#define HOLDS_ALWAYS 16u
+
+/* Returns how many of a vCPU's last stops found it holding something. */
+POLICY u32 holds_in_a_row(u32 before, u32 held)
+{
+	if (held <= HELD_NOTHING)
+		return 0;
+	return before < HOLDS_ALWAYS ? before + 1 : HOLDS_ALWAYS;
+}
+
+/* True if a vCPU always holds something, which no kernel does: it is asked for by hints only. */
+POLICY u32 holds_always(u32 in_a_row)
+{
+	return in_a_row >= HOLDS_ALWAYS;
+}
+
+#endif
