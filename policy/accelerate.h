@@ -257,6 +257,25 @@ struct spinner_observation {
 #define VAIN_WAITS_MAX 200u
 
 /*
+ * Returns the longest that a vCPU's next pause-loop window can be, in its present turn. No exit comes before
+ * its window is over, and at each one KVM doubles the window (ple_window_grow, pause_filter_count_grow in
+ * arch/x86/kvm, Linux 6.12). `window_ns` is what was returned at the exit before, `apart_ns` ago.
+ */
+POLICY u64 window_after_exit(u64 window_ns, u64 apart_ns)
+{
+	return 2 * (apart_ns < window_ns ? apart_ns : window_ns);
+}
+
+/*
+ * True if an exit is of another wait than the one before it: of the time between them, more than a micro
+ * slice wasn't spent in a window.
+ */
+POLICY u32 exit_begins_wait(u64 apart_ns, u64 window_ns, u64 micro_slice_ns)
+{
+	return apart_ns > window_ns && apart_ns - window_ns > micro_slice_ns;
+}
+
+/*
  * Returns how often patience has run out in the spinner's VM, in vain, since one of its vCPUs last halted
  * for a lock.
  */

@@ -11,6 +11,8 @@ struct patience_vcpu {
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */
 	u64 spins_since_ns;
 	u64 spun_until_ns;
+	u64 exited_ns; /* its last pause-loop exit in this turn */
+	u64 window_ns; /* window_after_exit() */
 	u32 keeps_spinning;
 	u32 has_run_out;
 };
@@ -22,17 +24,30 @@ struct patience_vm {
 static __always_inline struct patience_vcpu *patience_of(const struct vcpu *vcpu);
 static __always_inline struct patience_vm *patience_in(const struct vm *vm);
 
-/* For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits. */
-static __always_inline u64 spun_ns(struct vcpu *self)
+/* A turn begins, and with it the pause-loop window: a base window is no longer than a micro slice. */
+static __always_inline void patience_begins(struct vcpu *vcpu)
 {
+	patience_of(vcpu)->spun_until_ns = 0;
+	patience_of(vcpu)->exited_ns = 0;
+	patience_of(vcpu)->window_ns = config.micro_slice_ns;
+}
+
+/* For how long it has waited in this turn. */
+static __always_inline u64 spun_ns(struct vcpu *self, u32 cause)
+{
+	struct patience_vcpu *wait = patience_of(self);
 	u64 now = bpf_ktime_get_ns();
 
-	if (now - patience_of(self)->spun_until_ns > config.micro_slice_ns) {
-		patience_of(self)->spins_since_ns = now;
-		patience_of(self)->has_run_out = 0;
+	if (exit_begins_wait(now - wait->spun_until_ns, wait->window_ns, config.micro_slice_ns)) {
+		wait->spins_since_ns = now;
+		wait->has_run_out = 0;
 	}
-	patience_of(self)->spun_until_ns = now;
-	return now - patience_of(self)->spins_since_ns;
+	wait->spun_until_ns = now;
+	if (cause == YIELD_PLE) {
+		wait->window_ns = window_after_exit(wait->window_ns, now - wait->exited_ns);
+		wait->exited_ns = now;
+	}
+	return now - wait->spins_since_ns;
 }
 
 /* `vm` is whose pass has just ended; NULL if none was made. */
@@ -49,7 +64,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 					   .scope = scope,
 					   .stranded_count = vm ? passes_in(vm)->stranded_count : 0,
 					   .vain_waits = vm ? patience_in(vm)->vain_waits : 0,
-					   .spun_ns = spun_ns(self)};
+					   .spun_ns = spun_ns(self, cause)};
 	struct vm_stats *stats = vm_stats_at(self->vm);
 	u32 decision;
 

@@ -249,7 +249,7 @@ HOOK void on_block(struct vcpu *vcpu)
 HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 {
 	lending_of(vcpu)->called_back = 0;
-	patience_of(vcpu)->spun_until_ns = 0;
+	patience_begins(vcpu);
 	directed_yield_of(vcpu)->heir = 0;
 	delay_of(vcpu)->turn_over = 0;
 	woken_of(vcpu)->blocked_interrupt = 0;

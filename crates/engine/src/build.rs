@@ -8,11 +8,12 @@ use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::measurements::Measurements;
 use crate::observers::Observers;
+use crate::pause_loops::PauseLoops;
 use crate::simulation::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload};
 use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
-use microslice_model::config::{LOOP_DEPTH, LockKind, PleConfig, RUNQUEUE, SimulationConfig, VmConfig, Wait};
+use microslice_model::config::{LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, VmConfig, Wait};
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
 use microslice_model::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{HostVm, Machine};
@@ -39,8 +40,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.duration_ns.checked_add(config.warmup_ns).is_none_or(|end| end >= TIME_END_NS) {
         return Err(bad("simulation", "the duration is absurd: over three days"));
     }
-    if config.host.ple.enabled && config.host.ple.window_ns == 0 {
-        return Err(bad("host.ple", "the window is 0"));
+    let ple = &config.host.ple;
+    if ple.enabled && (ple.window_ns == 0 || ple.window_max_ns < ple.window_ns) {
+        return Err(bad("host.ple", "the window is 0, or longer than window_max"));
     }
     let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
     if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
@@ -122,9 +124,8 @@ impl<'a> Simulation<'a> {
             slots,
             costs: config.host.costs.clone(),
             smt: Smt::new(&config.host),
-            ple: config.host.ple.clone(),
+            pause_loops: PauseLoops::new(&config.host.ple, exit_ns),
             why: IdVec::of(StopReason::Preempted, config.host.pcpus),
-            ple_period_ns: config.host.ple.window_ns + exit_ns,
             guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),
             machine,
             scheduler,
@@ -184,11 +185,12 @@ impl<'a> Simulation<'a> {
         let runqueue_lock = lock_names[0].first;
         let first_thread = self.threads.next_id();
         let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
+        let pv_spin_ns = self.pause_loops.with_exits(vm.kernel.pv_spin_ns, &self.machine.pause_windows);
         self.vms.push(Vm {
             first_vcpu,
             vcpus: vm.vcpus as u32,
             text,
-            kernel: kernel_times(vm, &self.ple, self.costs.exit_ns),
+            kernel: kernel_times(vm, pv_spin_ns),
             runqueue_lock,
             first_queue: self.queues.next_id(),
             first_barrier: self.barriers.next_id(),
@@ -355,12 +357,12 @@ fn host_vm(vm: &VmConfig, pcpus: usize, normal: usize) -> HostVm {
     host_vm
 }
 
-fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
+fn kernel_times(vm: &VmConfig, pv_spin_ns: u64) -> KernelTimes {
     let kernel = &vm.kernel;
     KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
         thread_slice_ns: kernel.thread_slice_ns,
-        pv_spin_ns: with_exits(kernel.pv_spin_ns, ple, exit_ns),
+        pv_spin_ns,
         yield_spin_ns: kernel.yield_spin_ns,
         call_function_ns: kernel.call_function_handler_ns,
         reschedule_ns: kernel.reschedule_handler_ns,
@@ -371,39 +373,5 @@ fn kernel_times(vm: &VmConfig, ple: &PleConfig, exit_ns: u64) -> KernelTimes {
         preemption_hint_ns: kernel.preemption_hint_ns,
         listed_percent: kernel.listed_holds_percent,
         shown_count: kernel.shown_count,
-    }
-}
-
-/// How long so much spinning takes with the pause-loop exits on its way, if there are any: a guest counts its
-/// loops, and makes none during an exit.
-fn with_exits(spinning_ns: u64, ple: &PleConfig, exit_ns: u64) -> u64 {
-    if !ple.enabled {
-        return spinning_ns;
-    }
-    let (window, period) = (u128::from(ple.window_ns), u128::from(ple.window_ns + exit_ns));
-    u64::try_from(u128::from(spinning_ns) * period / window.max(1)).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOUR_NS: u64 = 3_600_000_000_000;
-
-    fn ple(enabled: bool, window_ns: u64) -> PleConfig {
-        PleConfig { enabled, window_ns }
-    }
-
-    #[test]
-    fn a_spinner_spends_the_time_of_its_pause_loop_exits_beside_that_of_its_loops() {
-        assert_eq!(with_exits(300_000, &ple(true, 1_500), 500), 400_000);
-        assert_eq!(with_exits(300_000, &ple(false, 1_500), 500), 300_000, "there are no exits");
-        assert_eq!(with_exits(300_000, &ple(false, 0), 500), 300_000);
-    }
-
-    #[test]
-    fn spinning_for_an_hour_between_exits_that_take_as_long_is_no_overflow() {
-        assert_eq!(with_exits(HOUR_NS, &ple(true, HOUR_NS), HOUR_NS), 2 * HOUR_NS);
-        assert_eq!(with_exits(HOUR_NS, &ple(true, 1), 10_000_000), u64::MAX);
     }
 }

@@ -11,6 +11,7 @@ mod measurements;
 mod observers;
 mod panics;
 mod passing;
+mod pause_loops;
 mod prefetch;
 pub mod report;
 mod reporting;

@@ -72,25 +72,22 @@ impl Simulation<'_> {
         let guest = &mut self.guest[vcpu];
         let (mut exits, mut exits_ns) = (0, 0);
         guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_sub(elapsed_ns);
-        if self.ple.enabled {
-            let (period, window) = (self.ple_period_ns, self.ple.window_ns);
-            let phase = guest.ple_phase_ns;
-            let to = phase + elapsed_ns;
-            // None or one are by far the most frequent; which of them can't be predicted.
-            let mut cycles = u64::from(to >= period);
-            let mut rest = to - select_unpredictable(to >= period, period, 0);
-            if rest >= period {
-                cycles += rest / period;
-                rest %= period;
-            }
-            exits = cycles + u64::from(rest >= window) - u64::from(phase >= window);
-            guest.ple_phase_ns = rest;
-            // Time inside exits: whole ones, and what of the present one has passed.
-            exits_ns =
-                cycles * (period - window) + rest.saturating_sub(window) - phase.saturating_sub(window);
+        if self.pause_loops.enabled {
+            let windows = &mut self.machine.pause_windows;
+            let passed = if windows.grow() {
+                let window_ns = windows.of(vcpu);
+                let passed =
+                    self.pause_loops.pass_growing(windows, window_ns, guest.ple_phase_ns, elapsed_ns);
+                windows.set(vcpu, passed.window_ns);
+                passed
+            } else {
+                self.pause_loops.pass(guest.ple_phase_ns, elapsed_ns)
+            };
+            guest.ple_phase_ns = passed.phase_ns;
+            (exits, exits_ns) = (passed.exits, passed.exits_ns);
             self.measured.count_exits(exits);
             // One that happens now is asked about, unless its answer was promised; earlier ones weren't.
-            let is_now = (exits > 0) & (rest == window);
+            let is_now = (exits > 0) & (passed.phase_ns == passed.window_ns);
             let asked = u64::from(is_now & (guest.ple_batch_until_ns <= self.machine.now_ns));
             if exits > asked {
                 self.note_unasked(vcpu, exits - asked);
@@ -140,7 +137,7 @@ impl Simulation<'_> {
         let (act, start_ns) = (guest.frame().act, self.machine.now_ns + guest.overhead_ns);
         let halt_ns = start_ns.saturating_add(guest.pv_spin_left_ns);
         let halt_ns = select_unpredictable(act == Act::SpinLock, halt_ns, u64::MAX);
-        let spin_ns = self.next_exit(guest, start_ns).min(halt_ns);
+        let spin_ns = self.next_exit(vcpu, guest, start_ns).min(halt_ns);
         let other_ns = select_unpredictable(guest.frame().spins(), spin_ns, u64::MAX);
         let next_ns = select_unpredictable(act == Act::Timed, self.step_end(guest, start_ns), other_ns);
         self.arm_at(pcpu, vcpu, next_ns);
@@ -158,9 +155,9 @@ impl Simulation<'_> {
         let next_ns = match guest.frame().act {
             Act::Timed => self.step_end(guest, start_ns),
             Act::SpinLock => {
-                self.next_exit(guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
+                self.next_exit(vcpu, guest, start_ns).min(start_ns.saturating_add(guest.pv_spin_left_ns))
             }
-            Act::SpinAcks => self.next_exit(guest, start_ns),
+            Act::SpinAcks => self.next_exit(vcpu, guest, start_ns),
             _ => u64::MAX,
         };
         self.arm_at(pcpu, vcpu, next_ns);
@@ -211,24 +208,6 @@ impl Simulation<'_> {
         let frame = guest.frame();
         let left_ns = frame.left_ns + frame.slowed_ns(guest.refill_ns);
         start_ns + self.smt.time_ns(left_ns, guest.speed())
-    }
-
-    /// When the next pause-loop exit happens that must be asked about.
-    #[inline(always)]
-    fn next_exit(&self, guest: &GuestVcpu, start_ns: u64) -> u64 {
-        if !self.ple.enabled {
-            return u64::MAX;
-        }
-        let (period, window, phase) = (self.ple_period_ns, self.ple.window_ns, guest.ple_phase_ns);
-        let first_ns = start_ns + window - phase + select_unpredictable(phase < window, 0, period);
-        let until_ns = guest.ple_batch_until_ns;
-        if until_ns <= first_ns {
-            return first_ns;
-        }
-        if until_ns == u64::MAX {
-            return u64::MAX;
-        }
-        first_ns + (until_ns - first_ns).div_ceil(period) * period
     }
 
     /// Re-arms a vCPU's pCPU after its frame was changed from outside. The vCPU was synced before the change.

@@ -18,10 +18,11 @@ use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
 use crate::guest::{modes::Mode, program::Programs};
 use crate::measurements::Measurements;
 use crate::observers::Observers;
+use crate::pause_loops::PauseLoops;
 use crate::report::RunReport;
 use crate::text::Text;
 use crate::timeline::{Timeline, Turn};
-use microslice_model::config::{CostModel, PleConfig, SimulationConfig};
+use microslice_model::config::{CostModel, SimulationConfig};
 use microslice_model::events::{StopReason, TraceNames};
 use microslice_model::ids::{BarrierId, IdVec, LockId, PcpuId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{Machine, VcpuState};
@@ -46,8 +47,7 @@ pub struct Simulation<'a> {
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) costs: CostModel,
     pub(crate) smt: Smt,
-    pub(crate) ple: PleConfig,
-    pub(crate) ple_period_ns: u64,
+    pub(crate) pause_loops: PauseLoops,
     /// Why each pCPU's vCPU is to be scheduled away, if it is.
     pub(crate) why: IdVec<PcpuId, StopReason>,
     pub(crate) guest: IdVec<VcpuId, GuestVcpu>,
@@ -156,7 +156,7 @@ impl Simulation<'_> {
                 guest.ple_batch_until_ns = 0;
                 let is_at_exit = guest.frame().spins()
                     && guest.overhead_ns == 0
-                    && guest.ple_phase_ns == self.ple.window_ns;
+                    && guest.ple_phase_ns == self.machine.pause_windows.of(vcpu);
                 if is_at_exit && pcpu.number() > self.slot {
                     // Asked one by one it would be now, behind the present event.
                     self.timeline.set(pcpu.number(), self.machine.now_ns);

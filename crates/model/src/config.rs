@@ -123,6 +123,18 @@ pub struct PleConfig {
     pub enabled: bool,
     /// Spinning time after which a pause loop exits.
     pub window_ns: u64,
+    /// What the window is multiplied by at each exit (`ple_window_grow`); 1: it stays as it is.
+    #[serde(skip_serializing_if = "is_one")]
+    pub window_grow: u32,
+    /// The longest window (`ple_window_max`).
+    #[serde(skip_serializing_if = "is_endless")]
+    pub window_max_ns: u64,
+}
+
+impl PleConfig {
+    /// A window that stays as it is, of 4,096 cycles of 2.4 GHz.
+    pub const CONSTANT: Self =
+        Self { enabled: true, window_ns: 1_707, window_grow: 1, window_max_ns: u64::MAX };
 }
 
 /// A virtual machine.
@@ -556,6 +568,14 @@ fn is_all(percent: &u8) -> bool {
 
 fn is_none(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
+fn is_endless(time_ns: &u64) -> bool {
+    *time_ns == u64::MAX
 }
 
 fn is_zero(number: &u64) -> bool {

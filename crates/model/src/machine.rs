@@ -2,6 +2,7 @@
 //! address.
 
 mod accelerated;
+mod pause_windows;
 mod promised_answers;
 mod states;
 mod topology;
@@ -9,6 +10,7 @@ mod vcpu;
 mod vm;
 mod waiting;
 
+pub use pause_windows::PauseWindows;
 pub use promised_answers::Promised;
 pub use vcpu::{HostVcpu, VcpuState, interrupt_bit};
 pub use vcpu::{Turns, Warmth};
@@ -79,6 +81,7 @@ pub struct Machine {
     pub delays: DelayReport,
     /// Looks at running vCPUs that the present decision took, each of them an exit.
     pub looks: u32,
+    pub pause_windows: PauseWindows,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
@@ -105,30 +108,13 @@ impl Machine {
             let pins = if config.pinned_round > 0 { config.pinned_round as usize } else { host.pcpus };
             let first_pcpu = if config.pinned_round > 0 { 0 } else { vcpus.len() % host.pcpus };
             for index in 0..config.vcpus {
-                vcpus.push(HostVcpu {
-                    vm,
-                    state: VcpuState::Blocked,
-                    pcpu: pcpus
-                        .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
-                        .find(|&pcpu| config.allows(pcpu))
-                        .unwrap_or(PcpuId::new(0)),
-                    since_ns: 0,
-                    preempted: false,
-                    yielded: false,
-                    requested: false,
-                    class: GuestClass::Idle,
-                    interrupts_enabled: true,
-                    held: Held::Unknown,
-                    preempt_count: 0,
-                    pending_interrupts: 0,
-                    owes_answer: false,
-                    holds_spinlock: false,
-                    hint_ns: 0,
-                    warmth: Warmth { left_pcpu: PcpuId::NONE, sensitivity: 0, left_busy_ns: 0 },
-                    turns: Turns::default(),
-                });
+                let pcpu = pcpus
+                    .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
+                    .find(|&pcpu| config.allows(pcpu));
+                vcpus.push(HostVcpu::new(vm, pcpu.unwrap_or(PcpuId::new(0))));
             }
         }
+        let vcpu_count = vcpus.len();
         Self {
             now_ns: 0,
             pcpus,
@@ -152,6 +138,7 @@ impl Machine {
             queue_locks: host.queue_locks.clone(),
             delays: DelayReport::default(),
             looks: 0,
+            pause_windows: PauseWindows::new(&host.ple, vcpu_count),
             choices_cost: host.queue_locks.is_some(),
             timer_ns: u64::MAX,
             tracing: false,

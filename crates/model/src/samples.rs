@@ -36,7 +36,7 @@ pub fn host() -> HostConfig {
             give_back_ns: 10 * US,
             helper_ns: 10 * US,
         },
-        ple: PleConfig { enabled: true, window_ns: 1_707 },
+        ple: PleConfig::CONSTANT,
     }
 }
 

@@ -122,6 +122,18 @@ pub fn sibling_is_stranded(seen: &SiblingObservation) -> bool {
     unsafe { c::sibling_is_stranded(seen) != 0 }
 }
 
+/// The longest that a vCPU's next pause-loop window can be, in its present turn.
+pub fn window_after_exit(window_ns: u64, apart_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::window_after_exit(window_ns, apart_ns) }
+}
+
+/// Whether an exit is of another wait than the one before it.
+pub fn exit_begins_wait(apart_ns: u64, window_ns: u64, micro_slice_ns: u64) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::exit_begins_wait(apart_ns, window_ns, micro_slice_ns) != 0 }
+}
+
 /// How often patience has run out in a spinner's VM, to no end, since a vCPU there halted for a lock.
 pub fn vain_waits_after(config: &AccelerateConfig, seen: &SpinnerObservation) -> u32 {
     // SAFETY: the pointers come from references.

@@ -220,10 +220,8 @@ impl Simulation<'_> {
         let targets = self.shootdown_targets(vcpu, vm);
         self.machine.emit(TraceEvent::ShootdownBegan { vcpu, targets: targets.len() as u32 });
         self.guest[vcpu].acks_left = targets.len() as u32;
-        let guest = &mut self.guest[vcpu];
-        guest.frames[0].act = Act::SpinAcks;
-        guest.ple_phase_ns = 0;
-        guest.ple_batch_until_ns = 0;
+        self.guest[vcpu].frames[0].act = Act::SpinAcks;
+        self.begin_pause_loop(vcpu);
         if targets.is_empty() {
             self.shootdown_done(vcpu);
             self.release_under(vcpu);

@@ -94,8 +94,13 @@ impl Simulation<'_> {
             Wait::SpinThenYield(Patience::Some) => kernel.yield_spin_ns,
             Wait::Spin(_) | Wait::Sleep | Wait::SpinOrSleep => u64::MAX,
         };
-        guest.ple_phase_ns = 0;
-        guest.ple_batch_until_ns = 0;
+        let halts = matches!(lock.wait, Wait::SpinThenHalt(_));
+        self.begin_pause_loop(vcpu);
+        if halts {
+            let exits_ns = self.growing_exits_ns(vcpu, self.guest[vcpu].pv_spin_left_ns);
+            let guest = &mut self.guest[vcpu];
+            guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_add(exits_ns);
+        }
     }
 
     /// The active frame has just got its lock. It may hold it in a function of no list.
@@ -200,17 +205,6 @@ impl Simulation<'_> {
         } else if halted {
             self.kick(from, vcpu);
         }
-    }
-
-    /// A spinning vCPU sees its condition fulfilled; an exit under way has to end first.
-    pub(crate) fn leave_spin(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu];
-        let in_exit = self.ple.enabled && guest.ple_phase_ns > self.ple.window_ns;
-        if in_exit {
-            guest.overhead_ns += self.ple_period_ns - guest.ple_phase_ns;
-        }
-        guest.ple_phase_ns = 0;
-        guest.ple_batch_until_ns = 0;
     }
 
     /// The active frame was granted its lock, and notices.

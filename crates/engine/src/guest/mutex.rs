@@ -54,10 +54,9 @@ impl Simulation<'_> {
         spinners.vcpus.push_back(vcpu);
         let first = spinners.vcpus.len() == 1;
         let symbol = if first { spinners.first_symbol } else { spinners.queued_symbol };
+        self.begin_pause_loop(vcpu);
         let guest = &mut self.guest[vcpu];
         guest.pv_spin_left_ns = u64::MAX;
-        guest.ple_phase_ns = 0;
-        guest.ple_batch_until_ns = 0;
         let frame = guest.frame_mut();
         (frame.act, frame.lock, frame.symbol) = (Act::SpinLock, lock, symbol);
         self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });

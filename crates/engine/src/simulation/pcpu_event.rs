@@ -92,7 +92,7 @@ impl Simulation<'_> {
         match guest.frame().act {
             Act::SpinLock if guest.pv_spin_left_ns == 0 => self.spun_enough(vcpu, pcpu),
             Act::SpinLock | Act::SpinAcks
-                if guest.ple_phase_ns == self.ple.window_ns
+                if guest.ple_phase_ns == self.machine.pause_windows.of(vcpu)
                     && guest.ple_batch_until_ns <= self.machine.now_ns =>
             {
                 self.pause_loop_exit(vcpu, pcpu)

@@ -137,6 +137,7 @@ impl Simulation<'_> {
         guest.refill_ns = refill_ns;
         guest.ple_phase_ns = 0;
         guest.ple_batch_until_ns = 0;
+        self.machine.pause_windows.begin_anew(vcpu);
         if self.machine.tracing {
             // Nobody else may run on a micro pCPU, unless it is lent: the checker sees to it.
             let micro = self.machine.vcpus[vcpu].requested

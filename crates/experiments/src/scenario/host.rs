@@ -14,6 +14,7 @@ const SMT_THREADS_MAX: u64 = 8;
 const COST_NS: RangeInclusive<u64> = 0..=100_000_000;
 /// A pause loop that exits sooner would do nothing else.
 const PLE_WINDOW_NS: RangeInclusive<u64> = 100..=1_000_000_000;
+const PLE_WINDOW_GROW: RangeInclusive<u64> = 1..=64;
 
 pub const KEYS: [&str; 10] = [
     "pcpus",
@@ -41,7 +42,7 @@ pub const COST_KEYS: [&str; 10] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const PLE_KEYS: [&str; 2] = ["enabled", "window"];
+pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
 pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
@@ -139,10 +140,18 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {
     let table = TableReader::open(node, "ple", &PLE_KEYS)?;
-    let window_ns = table.parsed("window", |text| units::time_ns(text, frequency_hz, &PLE_WINDOW_NS))?;
+    let time = |key| table.parsed(key, |text| units::time_ns(text, frequency_hz, &PLE_WINDOW_NS));
+    let expected = "a time such as \"2 us\", or \"4096 cycles\"";
+    let window_ns = time("window")?.ok_or_else(|| table.missing("window", expected))?;
+    let window_max_ns = time("window_max")?.unwrap_or(u64::MAX);
+    if let Some(node) = table.get("window_max").filter(|_| window_max_ns < window_ns) {
+        let cause = "`window_max` is shorter than `window`";
+        return Err(ScenarioError::new(&node.place, cause.to_owned()));
+    }
     Ok(PleConfig {
         enabled: table.boolean("enabled")?.unwrap_or(true),
-        window_ns: window_ns
-            .ok_or_else(|| table.missing("window", "a time such as \"2 us\", or \"4096 cycles\""))?,
+        window_ns,
+        window_grow: table.integer("window_grow", PLE_WINDOW_GROW)?.unwrap_or(1) as u32,
+        window_max_ns,
     })
 }

@@ -15,6 +15,17 @@ fn folding_equal_pause_loop_exits_changes_nothing() {
 }
 
 #[test]
+fn folding_changes_nothing_where_pause_loop_windows_grow_either() {
+    for name in ["exim-swaptions", "dedup-swaptions"] {
+        for (policy, window_max_ns) in policies(1).iter().zip([u64::MAX, 400 * US].into_iter().cycle()) {
+            let mut config = scenario(name, policy, 100 * MS);
+            (config.host.ple.window_grow, config.host.ple.window_max_ns) = (2, window_max_ns);
+            assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{name} under {policy}");
+        }
+    }
+}
+
+#[test]
 fn most_pause_loop_exits_are_folded_where_the_answer_depends_on_nothing_that_changes() {
     for (name, policy) in
         [("gmake-swaptions", "credit"), ("exim-swaptions", "micro"), ("exim-swaptions", "micro:1")]

@@ -44,7 +44,7 @@ prop_compose! {
         policy: prop::sample::Index,
         vm_count in 1usize..4,
         weight in 1u32..2000,
-        (ple, smt) in (prop::bool::ANY, prop::bool::ANY),
+        (ple, smt, window_grow) in (prop::bool::ANY, prop::bool::ANY, 1u32..4),
         rules in (0u32..20, prop::bool::ANY, 0u64..3 * MS),
     ) -> SimulationConfig {
         let mut policies = policies(1);
@@ -55,7 +55,7 @@ prop_compose! {
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
         with_rules(&mut config, rules.0, rules.1, rules.2);
-        config.host.ple.enabled = ple;
+        (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
         let vm = &mut config.vms[0];

@@ -29,7 +29,7 @@ const SCENARIO: &str = r#"
 "#;
 
 /// Paths of times and counts that every policy has.
-const PATHS: [&str; 51] = [
+const PATHS: [&str; 52] = [
     "duration",
     "warmup",
     "seed",
@@ -47,6 +47,7 @@ const PATHS: [&str; 51] = [
     "host.costs.kick",
     "host.costs.halt",
     "host.ple.window",
+    "host.ple.window_grow",
     "vm.one.vcpus",
     "vm.one.copies",
     "vm.one.weight",

@@ -72,6 +72,27 @@ pub struct HostVcpu {
 const _: () = assert!(size_of::<HostVcpu>() == 128, "two cache lines");
 
 impl HostVcpu {
+    /// Returns one that has never run, and begins there.
+    pub(super) fn new(vm: VmId, pcpu: PcpuId) -> Self {
+        Self {
+            vm,
+            state: VcpuState::Blocked,
+            pcpu,
+            since_ns: 0,
+            preempted: false,
+            yielded: false,
+            requested: false,
+            class: GuestClass::Idle,
+            interrupts_enabled: true,
+            pending_interrupts: 0,
+            owes_answer: false,
+            holds_spinlock: false,
+            hint_ns: 0,
+            warmth: Warmth { left_pcpu: PcpuId::NONE, sensitivity: 0, left_busy_ns: 0 },
+            turns: Turns::default(),
+        }
+    }
+
     /// Whether KVM might yield to it: it waits, but not because it was preempted in user mode with no
     /// interrupt to take.
     pub(super) fn is_boostable(&self) -> bool {

@@ -15,8 +15,8 @@
 //!            and now and then with the busiest one (`balance.rs`).
 //! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU. A
 //!            vCPU that gave way in a pause-loop exit is a target every time, not every second one
-//!            (`kvm_vcpu_eligible_for_directed_yield`). The pause-loop window doesn't grow from exit to exit.
-//!            NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
+//!            (`kvm_vcpu_eligible_for_directed_yield`). NUMA nodes are no domain of their own, and looking
+//!            beyond the cache costs nothing.
 
 mod balance;
 mod groups;

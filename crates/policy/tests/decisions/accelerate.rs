@@ -291,6 +291,52 @@ fn while_its_patience_lasts_a_spinner_keeps_its_pcpu_though_no_sibling_was_preem
     }
 }
 
+/// The exits of a turn, in ns, and which of them begin a wait.
+fn waits(exits_ns: impl IntoIterator<Item = u64>) -> Vec<bool> {
+    let (mut window_ns, mut before_ns) = (MICRO_SLICE_NS, 0);
+    let begins = |now_ns: u64| {
+        let apart_ns = now_ns - std::mem::replace(&mut before_ns, now_ns);
+        let begins = exit_begins_wait(apart_ns, window_ns, MICRO_SLICE_NS);
+        window_ns = window_after_exit(window_ns, apart_ns);
+        begins
+    };
+    exits_ns.into_iter().map(begins).collect()
+}
+
+const MICRO_SLICE_NS: u64 = 100_000;
+/// A turn begins then.
+const TURN_NS: u64 = 1_000_000_000;
+
+/// Twelve exits of a vCPU that spins on and on, from a window that doubles up to a limit.
+fn exits_of_doubling_windows(base_ns: u64, max_ns: u64) -> Vec<u64> {
+    let windows = std::iter::successors(Some(base_ns), |window| Some((2 * window).min(max_ns)));
+    let exits = windows.scan(TURN_NS, |now_ns, window_ns| {
+        *now_ns += window_ns + 500;
+        Some(*now_ns)
+    });
+    exits.take(12).collect()
+}
+
+#[test]
+fn while_windows_double_a_wait_is_one_wait() {
+    // 4,096 cycles of 2.5 GHz without a limit; 3,000 and at most 65,535 PAUSEs of 20 ns; no growth at all.
+    for (base_ns, max_ns) in [(1_638, u64::MAX), (60_000, 1_310_700), (1_638, 1_638)] {
+        let begins = waits(exits_of_doubling_windows(base_ns, max_ns));
+        assert!(begins[0]);
+        assert_eq!(begins.iter().filter(|&&begins| begins).count(), 1, "{base_ns}: {begins:?}");
+    }
+}
+
+#[test]
+fn a_pause_longer_than_windows_have_grown_ends_a_wait() {
+    let mut exits = exits_of_doubling_windows(1_638, u64::MAX);
+    exits.truncate(4);
+    // The next window is 26 µs.
+    let last_ns = exits[3];
+    assert!(!waits(exits.iter().copied().chain([last_ns + 125_000]))[4]);
+    assert!(waits(exits.iter().copied().chain([last_ns + 135_000]))[4]);
+}
+
 const AT_A_LOCK: SpinnerObservation = SpinnerObservation {
     scope: Code::raw(PassScope::OneCritical as u32),
     vain_waits: VAIN_WAITS_MAX,

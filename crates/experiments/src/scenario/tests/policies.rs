@@ -3,8 +3,8 @@
 
 use super::*;
 use microslice_model::config::{
-    BoostCosts, Duration, FairSharePool, MicroSlicedConfig, NormalPoolKind, QueueLockCosts, ReschedCo,
-    VmKnobs,
+    BoostCosts, Duration, FairSharePool, MicroSlicedConfig, NormalPoolKind, PleConfig, QueueLockCosts,
+    ReschedCo, US, VmKnobs,
 };
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
@@ -350,6 +350,26 @@ fn locks_of_queues_cost_nothing_unless_the_host_says_what() {
     assert_eq!(locks(all), Ok(Some(costs)));
     let error = locks(", queue_locks = { hold = \"40 ns\" }").expect_err("incomplete");
     assert!(error.contains("queue_locks needs `line_near`"), "{error}");
+}
+
+#[test]
+fn pause_loop_windows_grow_if_the_host_says_so() {
+    let windows = |keys: &str| {
+        let host = format!("{{ extends = \"xeon-e5645\", ple = {{ {keys} }} }}");
+        let scenario = parse("small.toml", &SMALL.replace("\"xeon-e5645\"", &host), &Overrides::default());
+        scenario.map(|scenario| scenario.config.host.ple).map_err(|error| error.to_string())
+    };
+    assert_eq!(windows(""), Ok(PleConfig::CONSTANT));
+    let ours = PleConfig { window_grow: 2, window_max_ns: 200 * US, ..PleConfig::CONSTANT };
+    assert_eq!(windows("window_grow = 2, window_max = \"200 us\""), Ok(ours));
+    let refusal = |keys| windows(keys).expect_err(keys);
+    assert!(
+        refusal("window = \"0 cycles\"").contains("`window`: `0 cycles` isn't allowed, only 100 ns to 1 s")
+    );
+    assert!(refusal("window_grow = 0").contains("`window_grow` is a whole number from 1 to 64, not 0"));
+    let short = refusal("window_max = \"1 us\"");
+    assert!(short.starts_with("small.toml:2:"), "{short}");
+    assert!(short.ends_with("`window_max` is shorter than `window`"), "{short}");
 }
 
 #[test]

@@ -37,13 +37,15 @@ impl Patience {
         self.spins[vcpu] = Spin::NONE;
     }
 
-    /// For how long it has waited in this turn. Two exits further apart than a micro slice are of two waits.
-    pub fn spun_ns(&mut self, now_ns: u64, vcpu: VcpuId, micro_slice_ns: u64) -> u64 {
+    /// For how long it has waited in this turn. Two exits that are further apart than a micro slice, and what
+    /// the window has grown by, are of two waits.
+    pub fn spun_ns(&mut self, machine: &Machine, vcpu: VcpuId, micro_slice_ns: u64) -> u64 {
         let spin = &mut self.spins[vcpu];
-        if now_ns > spin.until_ns.saturating_add(micro_slice_ns) {
-            (spin.since_ns, spin.has_run_out) = (now_ns, false);
+        let apart_ns = machine.now_ns.saturating_sub(spin.until_ns);
+        if policy::exit_begins_wait(apart_ns, machine.pause_windows.grown_ns(vcpu), micro_slice_ns) {
+            (spin.since_ns, spin.has_run_out) = (machine.now_ns, false);
         }
-        now_ns - spin.since_ns
+        machine.now_ns - spin.since_ns
     }
 
     fn lasts_until(&mut self, vcpu: VcpuId, until_ns: u64) {
@@ -61,7 +63,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     ) -> SpinnerObservation {
         let vm = machine.vcpus[vcpu].vm;
         let vain_waits = self.patience.vain_waits[vm];
-        let spun_ns = self.patience.spun_ns(machine.now_ns, vcpu, self.pool.slice_ns());
+        let spun_ns = self.patience.spun_ns(machine, vcpu, self.pool.slice_ns());
         let runs_out = spun_ns >= self.rules.patience_ns;
         let ran_out_before = std::mem::replace(&mut self.patience.spins[vcpu].has_run_out, runs_out);
         let spinner = SpinnerObservation {

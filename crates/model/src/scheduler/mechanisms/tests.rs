@@ -4,8 +4,8 @@
 use super::passes::{PassCounts, siblings_round_from};
 use super::xen_prototype::siblings_from_first;
 use super::*;
-use crate::config::{HostConfig, NormalPoolKind};
-use crate::machine::HostVm;
+use crate::config::{HostConfig, NormalPoolKind, PleConfig};
+use crate::machine::{HostVm, PauseWindows};
 use crate::samples;
 pub use crate::scheduler::credit::Credit;
 use policy::GuestClass;
@@ -114,6 +114,23 @@ fn a_responder_that_owes_an_answer_is_requested_and_one_that_gave_it_is_not() {
     assert!(keeps_spinning(&mut micro, &mut machine));
     let requested = SIBLINGS.map(|sibling| machine.vcpus[sibling].requested);
     assert_eq!(requested, [false, true]);
+}
+
+#[test]
+fn patience_runs_out_where_the_pause_loop_window_outgrew_it() {
+    for (windows, keeps_at_last) in [(1, true), (2, false)] {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        let ple = PleConfig { window_grow: windows, ..PleConfig::CONSTANT };
+        machine.pause_windows = PauseWindows::new(&ple, machine.vcpus.len());
+        machine.set_class(SPINNER, GuestClass::LockWaiter);
+        assert!(keeps_spinning(&mut micro, &mut machine), "nobody was preempted in critical code");
+        if machine.pause_windows.grow() {
+            machine.pause_windows.set(SPINNER, 3_000_000);
+        }
+        // Beyond the patience of 1 ms. In a window that doesn't grow so late an exit is of another wait.
+        machine.now_ns += 3_000_000;
+        assert_eq!(keeps_spinning(&mut micro, &mut machine), keeps_at_last, "factor {windows}");
+    }
 }
 
 #[test]
