@@ -131,6 +131,7 @@ impl Helper {
             boosts_max,
             means,
             boosts: Vec::with_capacity(boosts_max),
+            goes_before_deadlines: false,
         };
         let asked_to_stop = Arc::clone(&stop);
         let (tell, told) = std::sync::mpsc::channel();
@@ -201,6 +202,8 @@ struct Work<R> {
     boosts_max: usize,
     means: Means,
     boosts: Vec<Boost>,
+    /// It has tried to go before threads with deadlines: since the first boost by one.
+    goes_before_deadlines: bool,
 }
 
 impl<R: Requests> Work<R> {
@@ -256,6 +259,7 @@ impl<R: Requests> Work<R> {
                 count(&self.counts.boosts);
                 if by_deadline {
                     count(&self.counts.by_deadline);
+                    self.go_before_deadlines();
                 }
                 let until = Instant::now() + self.slice;
                 self.boosts.push(Boost { slot: told.slot, entry, place, until, waits: 0 });
@@ -265,6 +269,14 @@ impl<R: Requests> Work<R> {
                 let is_gone = cause.raw_os_error() == Some(libc::ESRCH);
                 count(if is_gone { &self.counts.late } else { &self.counts.refused });
             }
+        }
+    }
+
+    /// Where the kernel refuses, boosts by deadline last until its next tick.
+    fn go_before_deadlines(&mut self) {
+        if !self.goes_before_deadlines {
+            self.goes_before_deadlines = true;
+            let _ = threads::go_before_deadlines();
         }
     }
 

@@ -23,8 +23,11 @@ const SLICES_PER_RUNTIME: u64 = 2;
 /// The period of a boost by deadline, in runtimes: half of a pCPU, if it isn't taken back. The kernel gives
 /// at most 95 % of each pCPU away.
 const RUNTIMES_PER_PERIOD: u64 = 2;
-/// The kernel takes no shorter period (`sched_deadline_period_min_us`).
+/// The kernel takes no shorter period (`sched_deadline_period_min_us`). The helper has this one.
 const PERIOD_MIN_NS: u64 = 100_000;
+/// The shortest period of a boost by deadline. The kernel runs the earliest deadline first, so it is some
+/// times the helper's.
+const BOOST_PERIOD_MIN_NS: u64 = 4 * PERIOD_MIN_NS;
 /// `include/uapi/linux/sched.h`. Children of a boosted thread aren't real-time.
 const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
 
@@ -104,7 +107,7 @@ fn is_of_a_boost(attr: &SchedAttr) -> bool {
 }
 
 fn period_of(runtime_ns: u64) -> u64 {
-    (runtime_ns * RUNTIMES_PER_PERIOD).max(PERIOD_MIN_NS)
+    (runtime_ns * RUNTIMES_PER_PERIOD).max(BOOST_PERIOD_MIN_NS)
 }
 
 /// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't
@@ -154,6 +157,17 @@ fn give_deadline(tid: u32, slice: Duration) -> io::Result<()> {
     let flags = SCHED_FLAG_RESET_ON_FORK;
     let policy = SCHED_DEADLINE;
     set(tid, SchedAttr { policy, flags, runtime, deadline: period, period, ..SchedAttr::default() })
+}
+
+/// Gives the calling thread a deadline that is earlier than those of boosts. No priority goes before a
+/// deadline: without one of its own the helper waits for the thread that it has boosted until the next tick.
+///
+/// # Errors
+/// As [`boost`].
+pub fn go_before_deadlines() -> io::Result<()> {
+    let (policy, flags) = (SCHED_DEADLINE, SCHED_FLAG_RESET_ON_FORK);
+    let (runtime, period) = (PERIOD_MIN_NS / 2, PERIOD_MIN_NS);
+    set(0, SchedAttr { policy, flags, runtime, deadline: period, period, ..SchedAttr::default() })
 }
 
 /// How it was scheduled before.
