@@ -18,12 +18,13 @@
 #include "cpu_limit.h"
 #include "delay_preemption.h"
 #include "fair_share.h"
+#include "held.h"
 #include "pool_size.h"
 #include "urgent.h"
 #include "urgent_events.h"
 #include "worth_helping.h"
 
-#define RECORD_VERSION 17u
+#define RECORD_VERSION 18u
 /* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 
@@ -48,7 +49,8 @@ enum record_kind {
 	RECORD_URGENT_TURN = 17,
 	RECORD_CANDIDATE = 18,
 	RECORD_HELP = 19,
-	RECORD_KIND_COUNT = 20,
+	RECORD_HELD = 20,
+	RECORD_KIND_COUNT = 21,
 };
 
 struct classify_record {
@@ -184,6 +186,11 @@ struct help_record {
 	u32 look;
 };
 
+struct held_record {
+	struct count_observation seen;
+	struct count_decision decision;
+};
+
 /* Holds no state: steps are replayed in order, from an empty state. */
 struct pool_size_record {
 	struct pool_size_config config;
@@ -216,6 +223,7 @@ struct record {
 		struct urgent_turn_record urgent_turn;
 		struct candidate_record candidate;
 		struct help_record help;
+		struct held_record held;
 	};
 };
 

@@ -90,7 +90,8 @@ enum cause {
 	CAUSE_CALL_FUNCTION_IPI = 6, /* a call-function IPI is on its way to the vCPU */
 	CAUSE_VIRQ = 7,		     /* a device interrupt is on its way to the vCPU (paper 4.2, third) */
 	CAUSE_LOCK_KICK = 8,	     /* it halted in a paravirtual lock, and its turn for the lock has come */
-	CAUSE_COUNT = 9,
+	CAUSE_HOLDER = 9,	     /* it was stopped while it held something (held.h) */
+	CAUSE_COUNT = 10,
 };
 
 #endif

@@ -298,6 +298,7 @@ impl From<microslice_policy::Cause> for AccelerationCause {
             Policy::CallFunctionIpi => Self::CallFunctionIpi,
             Policy::Virq => Self::Virq,
             Policy::LockKick => Self::LockKick,
+            Policy::Holder => unreachable!("the model reads no guest's count"),
             Policy::None => unreachable!("nothing is accelerated without a cause"),
         }
     }

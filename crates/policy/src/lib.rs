@@ -35,6 +35,25 @@ pub fn class_is_critical(class: GuestClass) -> bool {
     unsafe { c::class_is_critical(class as u32) != 0 }
 }
 
+/// Returns what a vCPU holds by its guest's word, what is believed of that guest from now on, and the class by
+/// which the other policies know the vCPU (`policy/held.h`).
+pub fn decide_on_count(seen: &CountObservation) -> CountDecision {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::decide_on_count(seen) }
+}
+
+/// Returns what a vCPU holds that was stopped in code of `class`, with this word, if its guest is believed.
+pub fn held_by_count(count: u32, class: GuestClass) -> Held {
+    // SAFETY: plain values.
+    Held::of(unsafe { c::held_by_count(count, class as u32) })
+}
+
+/// True if a vCPU that was stopped with this, and could go on, is asked for at once.
+pub fn holder_is_asked_for(by: CriticalBy, held: Held) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::holder_is_asked_for(by as u32, held as u32) != 0 }
+}
+
 /// Is this yield a hint that a sibling needs a micro slice, and which one? (`policy/accelerate.h`, paper
 /// 4.1-4.2)
 pub fn decide_on_yield(seen: &YieldObservation) -> YieldDecision {

@@ -185,6 +185,7 @@ fn replay_one(
         RecordKind::Ipi => record.payload_as::<IpiRecord>().sides(),
         RecordKind::Urgent => record.payload_as::<UrgentRecord>().sides(),
         RecordKind::UrgentTurn => record.payload_as::<UrgentTurnRecord>().sides(),
+        RecordKind::Held => record.payload_as::<HeldRecord>().sides(),
         RecordKind::Candidate => candidate_again(&record.payload_as())?,
     })
 }
@@ -269,6 +270,12 @@ impl Whole for TurnRecord {
 impl Whole for BoostRecord {
     fn sides(&self) -> Sides {
         differ(self.decision, decide_on_boost(&self.config, &self.seen).into())
+    }
+}
+
+impl Whole for HeldRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_count(&self.seen))
     }
 }
 

@@ -7,6 +7,7 @@ mod coordinated;
 mod cpu_limit;
 mod delay_preemption;
 mod fair_share;
+mod held;
 mod interrupts;
 mod pool_size;
 mod queue_domain;

@@ -37,6 +37,7 @@ fn one_of_each() -> Vec<u8> {
     one_of_each_turns_end(&mut recorder, guest_class);
     one_of_each_share(&mut recorder);
     one_of_help(&mut recorder);
+    one_of_what_is_held(&mut recorder);
     one_of_each_urgency(&mut recorder);
     five_of_the_pools_size(&mut recorder);
     recorder.writer.finish().unwrap()
@@ -151,6 +152,15 @@ fn one_of_help(recorder: &mut Recorder) {
     recorder.write(RecordKind::Help, HelpRecord { state, seen, until_ns, is_off, look }.as_bytes());
 }
 
+fn one_of_what_is_held(recorder: &mut Recorder) {
+    let look = CountLook { count: 1, guest_class: GuestClass::KernelOther.into() };
+    let belief = CountBelief { belief: Belief::Believed.into(), ..Default::default() };
+    let seen = CountObservation { critical_by: CriticalBy::Both.into(), belief, look, ..Default::default() };
+    let decision = decide_on_count(&seen);
+    assert_eq!(decision.guest_class, GuestClass::LockHolder.into());
+    recorder.write(RecordKind::Held, HeldRecord { seen, decision }.as_bytes());
+}
+
 fn one_of_each_urgency(recorder: &mut Recorder) {
     let config = UrgentConfig::PAPER;
     let seen = IpiObservation {
@@ -192,7 +202,7 @@ fn five_of_the_pools_size(recorder: &mut Recorder) {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -206,7 +216,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 23));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 24));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -277,7 +287,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (23, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (24, 0));
 }
 
 #[test]
@@ -329,7 +339,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 17");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 18");
 }
 
 /// Computes all checksums anew: a forger can.
