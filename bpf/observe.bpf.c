@@ -301,6 +301,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct vcpu *vcpu = vcpu_of(tctx);
 	struct observed_vcpu *seen;
+	struct vm_stats *stats;
 	u32 class;
 
 	if (!tctx || !vcpu)
@@ -311,13 +312,17 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	look_at_steal(vcpu);
 	seen->since_ns = now;
 	__sync_lock_test_and_set(&vcpu->state, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED);
+	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
+	look_at_count(tctx->vcpu - 1, class);
 	if (!runnable)
 		return;
-	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
 	if (config.tracing)
 		vcpu->guest_class = class;
 	if (class < GUEST_CLASS_COUNT)
 		COUNT(seen->turns_ended[class]);
+	stats = vm_stats_at(vcpu->vm);
+	if (stats)
+		count_stop(stats, vcpu, class);
 	if (guest_answer_to_calls(vcpu->kvm_vcpu) == ANSWER_OWED)
 		COUNT(seen->turns_ended_owing);
 }

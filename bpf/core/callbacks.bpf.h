@@ -211,11 +211,13 @@ static __always_inline void stop_vcpu(struct vcpu *vcpu, u32 slot, u64 ran_ns, b
 
 	vcpu->rip = read_guest_rip(vcpu->kvm_vcpu);
 	class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, vcpu->rip);
-	vcpu->guest_class = class;
+	vcpu->guest_class = look_at_count(slot, class);
 	vcpu->runnable_at_ns = now;
 	vcpu->preempted = runnable && !vcpu->yielded;
-	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT)
+	if (stats && vcpu->preempted && class < GUEST_CLASS_COUNT) {
 		COUNT(stats->preemptions[class]);
+		count_stop(stats, vcpu, class);
+	}
 	if (!on_turn_ends(vcpu, slot, ran_ns, runnable))
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
 }

@@ -63,7 +63,7 @@ struct run_config {
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
-	u32 reserved;
+	enum critical_by critical_by;
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
@@ -168,6 +168,8 @@ struct vm_stats {
 	u64 waited_ns;	  /* runnable, without a pCPU */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
 	u64 preemptions[GUEST_CLASS_COUNT];
+	/* The same by what the vCPU held: of unknown holders only where its guest's words are read. */
+	u64 stops[HELD_COUNT][GUEST_CLASS_COUNT];
 	u64 yields[YIELD_CAUSE_COUNT][YIELD_REASON_COUNT];
 	u64 interrupts[INTERRUPT_KIND_COUNT][INTERRUPT_REASON_COUNT];
 	u64 siblings[SIBLING_DECISION_COUNT];
@@ -219,6 +221,10 @@ struct vm {
 	u32 registers;		     /* REGISTERS_… */
 	u64 owner;		     /* see owner_of_current() */
 	u64 threads_vtime_ns;	     /* the clock of its VMM's threads that aren't vCPUs */
+	/* What is believed of its guest's words that `count_epoch` is of; 0: of none. */
+	struct count_belief belief;
+	u32 count_epoch;
+	u32 reserved;
 };
 
 /* Knowledge of userspace about a VM. Written by the daemon only. */
@@ -235,6 +241,14 @@ struct hint_place {
 	u64 address;	/* in the VMM's process; 0: it has none */
 	u32 vcpu_count; /* so many hints are in it */
 	u32 generation; /* of the struct vm that this is about */
+};
+
+/* Where a vCPU's preempt_count is (policy/held.h). Written by the daemon only. */
+struct count_place {
+	u64 address; /* in the VMM's process; 0: unknown */
+	u64 kvm_vcpu;	/* that this is about */
+	u32 generation; /* of its struct vm */
+	u32 epoch;	/* of the search that found the words of its guest */
 };
 
 /*
@@ -276,8 +290,9 @@ struct vcpu {
 	u32 was_blocked;
 	u32 preempted;
 	u32 yielded;
-	enum guest_class guest_class; /* where it was stopped last */
-	u32 reserved;
+	/* Where it was stopped last; GUEST_CLASS_LOCK_HOLDER also if it holds something by its guest's count. */
+	enum guest_class guest_class;
+	enum held held; /* when it was stopped last */
 	u64 rip;
 	u64 runnable_at_ns;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */

@@ -30,7 +30,7 @@
 #ifndef BPF_VCPU_H
 #define BPF_VCPU_H
 
-#include "bpf/core/guest_code.bpf.h"
+#include "bpf/core/held.bpf.h"
 
 #define REGISTERS_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
@@ -226,6 +226,8 @@ static __noinline u32 vm_slot_of(struct task_ctx *tctx, u64 kvm, u32 pid, u64 ow
 	vm->registers_sampled_at_ns = 0;
 	vm->registers = 0;
 	vm->vcpu_high = 0;
+	vm->count_epoch = 0;
+	vm->belief = (struct count_belief){};
 	on_vm_joins(vm);
 	COUNT(vm->generation);
 	if (has_too_many_vms(tctx, owner)) {
@@ -409,6 +411,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->preempted = 0;
 	vcpu->yielded = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
+	vcpu->held = HELD_UNKNOWN;
 	vcpu->rests = 0;
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
 	vcpu->narrow = 0;

@@ -259,10 +259,12 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct micro_slice_decision decision;
+	u32 class;
 
 	if (!vcpu || vcpu->state != VCPU_MICRO)
 		return 0;
-	decision = look_at_boost(vcpu, slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip), 0);
+	class = look_at_count(slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip));
+	decision = look_at_boost(vcpu, slot, class, 0);
 	if (is_boosted && (decision.outcome != MICRO_SLICE_SERVED || decision.retry))
 		return 0;
 	boost_of(vcpu)->runs_on_since_ns = bpf_ktime_get_ns();

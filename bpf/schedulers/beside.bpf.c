@@ -267,19 +267,23 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	slot = tctx->vcpu - 1;
 	stats = vm_stats_at(vcpu->vm);
 	class = classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
-	vcpu->guest_class = class;
+	vcpu->guest_class = look_at_count(slot, class);
 	vcpu->preempted = runnable;
 	vcpu->runnable_at_ns = now;
 	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
 	if (stats) {
 		ADD(stats->ran_ns, now - boost_of(vcpu)->running_since_ns);
-		if (runnable && class < GUEST_CLASS_COUNT)
+		if (runnable && class < GUEST_CLASS_COUNT) {
 			COUNT(stats->preemptions[class]);
+			count_stop(stats, vcpu, class);
+		}
 	}
 	if (vcpu->state != VCPU_MICRO) {
 		charge_what_ran_on(vcpu, slot, is_boosted(p), now);
 		boost_of(vcpu)->is_real_time = is_real_time(p);
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
+		if (runnable && is_needed_holder(vcpu))
+			ask_for_boost(slot, CAUSE_HOLDER, 0);
 		return;
 	}
 	/* Interrupted by the helper, or by a task that is more real-time than it: it goes on. */

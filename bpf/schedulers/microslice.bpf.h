@@ -287,6 +287,18 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 	directed_yield_of(vcpu)->heir = heir ? heir->vcpu : 0;
 }
 
+/* It is asked for once it is queued. */
+static __always_inline void ask_for_holder(struct vcpu *vcpu)
+{
+	const struct vm *vm = vm_at(vcpu->vm);
+
+	if (!vcpu->preempted || !is_needed_holder(vcpu) || !vm || !micro_pcpus_for(vm))
+		return;
+	request_of(vcpu)->cause = CAUSE_HOLDER;
+	request_of(vcpu)->vector = 0;
+	request_of(vcpu)->retry = 1;
+}
+
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 {
 	delay_of(vcpu)->interrupted =
@@ -297,8 +309,10 @@ HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 		woken_of(vcpu)->lock_halt_rip = 0;
 	if (!runnable)
 		woken_of(vcpu)->blocked_interrupt = 0;
-	if (vcpu->state != VCPU_MICRO)
+	if (vcpu->state != VCPU_MICRO) {
+		ask_for_holder(vcpu);
 		return false;
+	}
 	stop_accelerated(slot, ran_ns, runnable);
 	return true;
 }

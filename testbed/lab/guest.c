@@ -13,6 +13,8 @@
  */
 #include "lab.h"
 
+#include <stddef.h>
+
 #define SHARED ((struct lab_shared *)(LAB_TEXT + LAB_SHARED))
 #define APIC_REGISTER(offset) (*(volatile uint32_t *)(LAB_APIC_VIRTUAL + (offset)))
 #define APIC_SPURIOUS APIC_REGISTER(0xf0)
@@ -24,7 +26,8 @@
 #define APIC_DIVIDE_BY_1 0xb
 #define APIC_ENABLED 0x1ff
 #define APIC_ALL_BUT_SELF 0xc0000u
-#define WAITS (1u << 8)
+#define PAGE_OFFSET 0xffff888000000000ul
+#define KERNEL_MAP 0xffffffff80000000ul
 #define IDLE_US 1000
 #define IDLE_EVERY_US 200000
 
@@ -47,6 +50,26 @@ static inline void turn(uint64_t turns)
 {
 	while (turns--)
 		__asm__ volatile("" ::: "memory");
+}
+
+/* ---- Where host tools find the vCPUs' counts, as they do in Linux ---- */
+
+_Static_assert(LAB_SHARED + offsetof(struct lab_shared, vcpus) == 0x200100, "guest.ld");
+_Static_assert(offsetof(struct lab_vcpu, cpu_number) == 0x4, "guest.ld");
+_Static_assert(offsetof(struct lab_vcpu, this_cpu_off) == 0x30, "guest.ld");
+_Static_assert(offsetof(struct lab_vcpu, apic_id) == 0x38, "guest.ld");
+
+const char linux_banner[] __attribute__((used)) = "Linux version 0 (the lab's guest)";
+const uint64_t phys_base __attribute__((used)) = KERNEL_MAP - LAB_TEXT;
+const uint64_t page_offset_base __attribute__((used)) = PAGE_OFFSET;
+volatile uint64_t __per_cpu_offset[LAB_VCPUS_MAX] = {};
+
+static void name_oneself(struct lab_vcpu *self, uint64_t id)
+{
+	self->cpu_number = id;
+	self->apic_id = id;
+	self->this_cpu_off = PAGE_OFFSET - LAB_TEXT + id * sizeof(*self);
+	__per_cpu_offset[id] = self->this_cpu_off;
 }
 
 static unsigned int bucket_of(uint64_t value)
@@ -125,12 +148,11 @@ static void lock_round(struct lab_shared *shared, struct lab_vcpu *self)
 	int is_queued = shared->load == LAB_QUEUED_LOCK;
 	uint64_t since = now();
 
-	self->preempt_count = 1 | WAITS;
+	self->preempt_count = 1;
 	if (is_queued)
 		native_queued_spin_lock_slowpath(shared, self);
 	else
 		ticket_spin_lock(shared, self);
-	self->preempt_count = 1;
 	count(self, LAB_LOCK, now() - since);
 	hold(shared);
 	if (is_queued)
@@ -181,8 +203,10 @@ static uint64_t sleep(struct lab_shared *shared, struct lab_vcpu *self, uint64_t
 	uint64_t taken = self->timers_taken, due = now() + us * shared->ticks_per_us, woken;
 
 	APIC_TIMER_COUNT = us * 1000;
+	self->preempt_count = 1;
 	while (self->timers_taken == taken)
 		pv_native_safe_halt(taken);
+	self->preempt_count = 0;
 	woken = now();
 	return woken > due ? woken - due : 0;
 }
@@ -198,9 +222,22 @@ static void idle_sometimes(struct lab_shared *shared, struct lab_vcpu *self, uin
 
 /* ---- Rounds ---- */
 
+LISTED void compute_in_user_half(uint64_t turns)
+{
+	turn(turns);
+}
+
+/* Computes in the lower half of the address space, as guests' programs do. */
+static void compute(uint64_t turns)
+{
+	uint64_t within = (uint64_t)compute_in_user_half & (LAB_SHARED - 1);
+
+	((void (*)(uint64_t))(LAB_USER_TEXT + within))(turns);
+}
+
 static void round_of(struct lab_shared *shared, struct lab_vcpu *self)
 {
-	turn(shared->compute);
+	compute(shared->compute);
 	switch (shared->load) {
 	case LAB_TICKET_LOCK:
 	case LAB_QUEUED_LOCK:
@@ -224,6 +261,7 @@ __attribute__((section(".text.start"))) void start(uint64_t id)
 	struct lab_vcpu *self = &shared->vcpus[id];
 	uint64_t idles_at;
 
+	name_oneself(self, id);
 	APIC_SPURIOUS = APIC_ENABLED;
 	APIC_TIMER_DIVIDER = APIC_DIVIDE_BY_1;
 	APIC_TIMER = LAB_TIMER;

@@ -50,18 +50,17 @@ enum lab_load {
 };
 
 struct lab_vcpu {
-	/*
-	 * As Linux's preempt_count does: more than 0 while it holds a lock, or waits for one. Its bit 8 says
-	 * that it waits.
-	 */
+	/* As Linux's preempt_count: 1 while it holds a lock, waits for one, calls its siblings, or idles. */
 	volatile uint32_t preempt_count;
-	uint32_t reserved;
+	uint32_t cpu_number;
 	volatile uint64_t calls_taken;	/* by its handler */
 	volatile uint64_t timers_taken; /* likewise */
 	volatile uint64_t work;
 	volatile uint64_t queue_next; /* of a queued lock: 1 + the vCPU behind it */
 	volatile uint64_t queue_waits;
-	uint64_t pad[2];
+	uint64_t this_cpu_off; /* as Linux has it: what leads from the first vCPU's variables to these */
+	uint32_t apic_id;
+	uint32_t pad;
 	volatile uint64_t max[LAB_LATENCIES];
 	volatile uint64_t latency[LAB_LATENCIES][LAB_BUCKETS]; /* in ticks of the time-stamp counter */
 };

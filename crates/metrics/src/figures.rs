@@ -91,6 +91,8 @@ figures! {
         "Exits of a vCPU that can't go on, whether it keeps its pCPU or not: ple (on a lock), ipi_wait (for acknowledgements), hlt.";
     PREEMPTIONS = "preemptions", Counter, Count, ["vm", "guest_class"],
         "Times the host took a pCPU from a runnable vCPU, by the class of the vCPU's instruction pointer.";
+    PREEMPTIONS_BY_COUNT = "preemptions_by_count", Counter, Count, ["vm", "held", "symbols"],
+        "Times the host took a pCPU from a runnable vCPU, by what the guest's own count says it held, and by whether symbols say it holds a lock.";
     WAIT_TO_RUN = "wait_to_run", Histogram, Nanoseconds, ["vm"],
         "Delay from a vCPU becoming runnable to its running on a pCPU.";
     LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["vm", "lock"],

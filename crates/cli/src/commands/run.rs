@@ -14,9 +14,9 @@ use microslice_host::run::{self, Output};
 use microslice_host::settings::coordination::{Acts, Scheme};
 use microslice_host::settings::delay_preemption::Unsafe;
 use microslice_host::settings::listen::{Address, Listen};
-use microslice_host::settings::rules::Rules;
+use microslice_host::settings::rules::{Rules, critical_by_named};
 use microslice_host::settings::{PoolChoice, SchedulerChoice, Settings};
-use microslice_policy::QueueDomain;
+use microslice_policy::{CriticalBy, QueueDomain};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,6 +128,10 @@ pub struct Run {
     /// [default: project]
     #[arg(long, value_name = "project|paper")]
     rules: Option<Rules>,
+    /// By what a lock's holder is known: the function that it was stopped in, its guest kernel's own count
+    /// (where that is known), or either [default: symbols]
+    #[arg(long, value_name = "symbols|counter|both", value_parser = critical_by_named)]
+    critical_by: Option<CriticalBy>,
     /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped or not
     /// [default: 10]
     #[arg(long, value_name = "N")]
@@ -369,6 +373,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         slice_us,
         queue_domain,
         rules,
+        critical_by,
         patience,
         delay_preemption,
         delay_unsafe,

@@ -8,6 +8,7 @@ use microslice_host::interface::{
 };
 use microslice_host::machine::cgroups::CpuLimits;
 use microslice_host::observe::{VcpuFigures, VmFigures, report as observe};
+use microslice_host::output::holders::Stops;
 use microslice_host::output::monitoring::Reading;
 use microslice_host::run::RunReading;
 use microslice_host::run::report::{Report, VmReport};
@@ -130,6 +131,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         steal_ns: Some(seconds * S / 9),
     };
     let figures = VmFigures {
+        stops: Stops::default(),
         vcpus: vec![vcpu(0), vcpu(1)],
         interrupts: [seconds * 11; InterruptKind::ALL.len()],
         interrupt_waits: [waits; InterruptKind::ALL.len()],

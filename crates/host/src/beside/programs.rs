@@ -11,8 +11,9 @@ use crate::bpf::maps::{lookup, update};
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
+use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
-use crate::interface::{BoostEvent, BoostStats, RunConfig, VMS_MAX, Vcpu, VmStats};
+use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, Vcpu, VmStats};
 use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
@@ -45,6 +46,7 @@ pub struct Programs {
     records: Rc<RefCell<VecDeque<Record>>>,
     recorder: Option<Recorder>,
     vms: MappedArray,
+    vcpus: MappedArray,
     vm_stats_of: MappedArray,
     hooks: Hooks,
     skeleton: BesideSkel<'static>,
@@ -89,8 +91,9 @@ impl Programs {
             .map_err(ring)?;
         let rings = builder.build().map_err(ring)?;
         let vms = MappedArray::of(&skeleton.maps.vms)?;
+        let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, recorder, vms, vm_stats_of, hooks, skeleton })
+        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, skeleton })
     }
 
     /// Returns by what they see.
@@ -160,6 +163,16 @@ impl Programs {
     }
 }
 
+impl CountReader for Programs {
+    fn vcpus(&self, slot: u32) -> Vec<(u32, Vcpu)> {
+        KernelVm::vcpus_of(&self.vms, &self.vcpus, slot)
+    }
+
+    fn set_count_place(&mut self, slot: u32, place: CountPlace) -> Result<(), HostError> {
+        update(&self.skeleton.maps.count_places, slot, place.as_bytes())
+    }
+}
+
 impl KernelSide for Programs {
     fn vms(&self) -> Vec<KernelVm> {
         KernelVm::all_of(&self.vms)
@@ -198,6 +211,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         recording: u32::from(settings.record.is_some()),
         pcpu_count: host.topology.pcpu_count,
         vm_places: VMS_MAX,
+        critical_by: settings.critical_by.into(),
         boost: BoostConfig {
             burst_ns: BURST_NS,
             vm_percent: settings.boost_percent,

@@ -9,6 +9,7 @@ use crate::bpf::counters::{add_up, difference, sum};
 use crate::bpf::hooks::Hooks;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::{BoostMiss, BoostStats, VmStats};
+use crate::output::holders::Stops;
 use crate::output::words::{counted_by_cause, matrix, merge, named, names, sums_by_cause};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -187,6 +188,7 @@ impl Report {
             us(99.0),
             helped.helper_ns as f64 / 1e6,
         ));
+        text.extend(Stops::of(&stats).line());
         text.push_str(&self.recursion_misses.line());
         text
     }
@@ -288,6 +290,7 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
         },
+        "holders": Stops::of(stats).to_json(),
         "yields": matrix::<YieldCause, YieldReason, _>(&stats.yields),
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),

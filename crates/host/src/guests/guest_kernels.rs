@@ -8,6 +8,7 @@ use crate::HostError;
 use microslice_policy::{CLASS_RANGES_MAX, ClassRange, Code, GUEST_CODES_MAX, GuestCode};
 use microslice_symbols::Kernel;
 use microslice_symbols::critical::{Catalogue, RANGES_MAX};
+use microslice_symbols::preempt_count::CounterSymbols;
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct GuestKernel {
     pub release: String,
     /// The ranges of its critical code, as recordings and the BPF map hold them.
     pub code: GuestCode,
+    /// What leads to its counters in a guest's memory, or the symbol that it lacks for that.
+    pub counter_symbols: Result<CounterSymbols, &'static str>,
     landmarks: Landmarks,
 }
 
@@ -35,7 +38,9 @@ impl GuestKernel {
 
     /// Do both say the same of every address?
     pub fn is_same_code(&self, other: &Self) -> bool {
-        self.release == other.release && self.code == other.code
+        self.release == other.release
+            && self.code == other.code
+            && self.counter_symbols == other.counter_symbols
     }
 }
 
@@ -183,14 +188,16 @@ fn guest_kernel(catalogue: &Catalogue, kernel: &Kernel, unnamed: &str) -> Result
     };
     let landmarks = Landmarks::new(&kernel.symbols, &sites);
     let release = kernel.symbols.identity().release.clone().unwrap_or_else(|| unnamed.to_owned());
-    Ok(GuestKernel { code_slot: 0, release, code, landmarks })
+    let counter_symbols = CounterSymbols::of(&kernel.symbols);
+    Ok(GuestKernel { code_slot: 0, release, code, counter_symbols, landmarks })
 }
 
 /// One without critical code.
 #[cfg(test)]
 pub(crate) fn kernel(release: &str) -> GuestKernel {
     let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
-    GuestKernel { code_slot: 0, release: release.into(), code, landmarks: Landmarks::default() }
+    let (counter_symbols, landmarks) = (Err("_text"), Landmarks::default());
+    GuestKernel { code_slot: 0, release: release.into(), code, counter_symbols, landmarks }
 }
 
 #[cfg(test)]

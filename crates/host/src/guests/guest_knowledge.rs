@@ -5,6 +5,7 @@
 //! their kernel side what follows.
 
 use crate::bpf::kernel_vm::KernelVm;
+use crate::guests::counting::Counting;
 use crate::guests::guest_kernels::GuestKernel;
 use crate::guests::kernel_reader::{FoundKernel, KernelSource, Witness};
 use crate::guests::libvirt::{self, StateFile};
@@ -54,6 +55,7 @@ impl Vm {
             is_named: image.is_some(),
             memory_looks: MemoryLooks::default(),
             slide_news: SlideNews::default(),
+            counting: Counting::default(),
             stats_before: VmStats::default(),
         };
         let source = match (image, process.kernel_argument) {
@@ -177,7 +179,8 @@ mod tests {
         argument: Option<&str>,
         guest_memory: bool,
     ) -> (Vm, Option<KernelSource>) {
-        let kernel_side = KernelVm { slot: 0, generation: 1, kvm: 2, pid: 3, vcpu_count: 1, registers: 0 };
+        let kernel_side =
+            KernelVm { slot: 0, generation: 1, kvm: 2, pid: 3, vcpu_count: 1, ..KernelVm::default() };
         let process = VmmProcess { kernel_argument: argument.map(PathBuf::from), ..VmmProcess::default() };
         Vm::welcome(kernel_side, process, image.map(PathBuf::from), guest_memory, "scheduled normally")
     }

@@ -10,12 +10,15 @@
 //!            at again and again in vain has no claim to anything.
 //! Limits.    The thread isn't waited for at the end: it writes nothing that could be left half-done.
 
+use crate::guests::count_words::{self, CountWords};
+use crate::guests::counting::RunningKernel;
 use crate::guests::fair_queue::FairQueue;
 use crate::guests::guest_kernels::{GuestKernel, GuestKernels};
 use crate::guests::hint_page::{self, HintPage};
 use crate::guests::{memory_slots, tenant_files};
 use microslice_symbols::memory::process::ProcessMemory;
 use microslice_symbols::memory::{KernelInMemory, ScanLimits, find_kernel_that};
+use microslice_symbols::preempt_count::CounterSymbols;
 use microslice_symbols::slide::{Landmarks, Observation, SlideFinder, halt_sites};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -77,6 +80,19 @@ enum Question {
     Kernel(KernelSource),
     /// Where its hint page is; the one that it had.
     Hints(Option<HintPage>),
+    /// Where its CPUs count.
+    Counts {
+        kernel: RunningKernel,
+        symbols: CounterSymbols,
+        known: Option<Arc<CountWords>>,
+    },
+}
+
+/// Where a guest's CPUs count, or why that isn't known.
+pub struct CountAnswer {
+    pub vm: VmKey,
+    pub kernel: RunningKernel,
+    pub found: Result<Arc<CountWords>, String>,
 }
 
 /// Where a VM's hint page is now, or what is wrong with it.
@@ -89,6 +105,7 @@ pub struct KernelReader {
     requests: Arc<FairQueue<(VmKey, Question)>>,
     answers: Receiver<Answer>,
     hint_answers: Receiver<HintAnswer>,
+    count_answers: Receiver<CountAnswer>,
 }
 
 impl KernelSource {
@@ -108,6 +125,7 @@ impl KernelReader {
         let asked = Arc::clone(&requests);
         let (answer, answers) = channel();
         let (hint_answer, hint_answers) = channel();
+        let (count_answer, count_answers) = channel();
         std::thread::Builder::new().name("kernel-reader".into()).spawn(move || {
             while let Some((vm, question)) = asked.next() {
                 let is_heard = match question {
@@ -122,13 +140,19 @@ impl KernelReader {
                         let found = or_panic_as_answer(|| hint_page::look(vm.0, known));
                         hint_answer.send(HintAnswer { vm, found }).is_ok()
                     }
+                    Question::Counts { kernel, symbols, known } => {
+                        set_nice(NICE);
+                        let look = || count_words::look(vm.0, &symbols, kernel.slide, known);
+                        let found = or_panic_as_answer(look);
+                        count_answer.send(CountAnswer { vm, kernel, found }).is_ok()
+                    }
                 };
                 if !is_heard {
                     break;
                 }
             }
         })?;
-        Ok(Self { requests, answers, hint_answers })
+        Ok(Self { requests, answers, hint_answers, count_answers })
     }
 
     pub fn ask(&self, vm: VmKey, source: KernelSource) {
@@ -137,6 +161,21 @@ impl KernelReader {
 
     pub fn ask_for_hints(&self, vm: VmKey, known: Option<HintPage>) {
         self.requests.add(vm.0, (vm, Question::Hints(known)));
+    }
+
+    /// Asks where the CPUs of a VM's guest count; `known`: what was found before.
+    pub fn ask_for_counts(
+        &self,
+        vm: VmKey,
+        kernel: RunningKernel,
+        symbols: CounterSymbols,
+        known: Option<Arc<CountWords>>,
+    ) {
+        self.requests.add(vm.0, (vm, Question::Counts { kernel, symbols, known }));
+    }
+
+    pub fn next_count_answer(&self) -> Option<CountAnswer> {
+        self.count_answers.try_recv().ok()
     }
 
     pub fn next_hint_answer(&self) -> Option<HintAnswer> {

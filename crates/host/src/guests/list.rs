@@ -5,6 +5,7 @@ use crate::HostError;
 use crate::bpf::events::Event;
 use crate::bpf::kernel_vm::KernelVm;
 use crate::bpf::maps::update;
+use crate::guests::counts::{self, CountReader};
 use crate::guests::guest_kernels::{GuestKernel, GuestKernels};
 use crate::guests::kernel_reader::{Answer, KernelReader, Witness};
 use crate::guests::lines::{introduce, say_slide};
@@ -37,7 +38,7 @@ pub(crate) fn set_vm_feed(
 }
 
 /// Programs that see VMs, and are told what is known of their guests' code.
-pub(crate) trait KernelSide {
+pub(crate) trait KernelSide: CountReader {
     /// The VMs that have a vCPU.
     fn vms(&self) -> Vec<KernelVm>;
     /// Makes a guest kernel's ranges known under `slot`.
@@ -135,6 +136,9 @@ impl<'s> Guests<'s> {
             self.hear_of_kernel(answer, programs, output)?;
         }
         self.vms.values_mut().for_each(|vm| say_slide(vm, output.say));
+        if self.purpose == Purpose::Observe || self.settings.reads_counts() {
+            counts::look(&mut self.vms, &self.kernels, programs, output.say)?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,8 @@
 //! VMs and what is known of their guests: names, policies, kernels, slides, hint pages.
 
+pub(crate) mod count_words;
+pub(crate) mod counting;
+pub(crate) mod counts;
 mod fair_queue;
 pub mod guest_kernels;
 mod guest_knowledge;

@@ -5,6 +5,7 @@
 //! go, and may be gone at any moment.
 
 use crate::bpf::kernel_vm::KernelVm;
+use crate::guests::counting::Counting;
 use crate::guests::guest_kernels::GuestKernel;
 use crate::guests::kernel_reader::{FoundKernel, VmKey, Witness};
 use crate::guests::libvirt::StateFile;
@@ -67,6 +68,7 @@ pub struct Vm {
     pub is_named: bool,
     pub memory_looks: MemoryLooks,
     pub slide_news: SlideNews,
+    pub counting: Counting,
     /// Counts of schedulers before this one.
     pub stats_before: VmStats,
 }

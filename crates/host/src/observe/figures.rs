@@ -2,6 +2,7 @@
 
 use crate::bpf::counters::{Counters, add_up, difference, sum};
 use crate::interface::{ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
+use crate::output::holders::Stops;
 use microslice_metrics::Histogram;
 use microslice_policy::{Coded, GuestClass, InterruptKind, VcpuState};
 
@@ -144,6 +145,8 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[derive(Debug, Clone)]
 pub struct VmFigures {
     pub vcpus: Vec<VcpuFigures>,
+    /// By what was held.
+    pub stops: Stops,
     /// On their way to one of its vCPUs, by `enum interrupt_kind`.
     pub interrupts: [u64; KINDS],
     pub interrupt_waits: [WaitStats; KINDS],
@@ -210,6 +213,7 @@ impl VmFigures {
         });
         Self {
             vcpus: vcpus.collect(),
+            stops: self.stops.since(&before.stops),
             interrupts: each(&self.interrupts, &before.interrupts),
             interrupt_waits: std::array::from_fn(|kind| {
                 self.interrupt_waits[kind].since(&before.interrupt_waits[kind])
@@ -306,6 +310,7 @@ mod tests {
             let seen = ObservedVcpu { ran_ns, since_ns: now_ns, ..ObservedVcpu::new_zeroed() };
             VmFigures {
                 vcpus: vec![vcpu(VcpuState::Blocked, &seen, now_ns)],
+                stops: Stops::default(),
                 interrupts: [3; KINDS],
                 interrupt_waits: [waits(&[], 0, 0); KINDS],
                 shootdowns: waits(&[], 0, 0),

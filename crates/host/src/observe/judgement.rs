@@ -46,11 +46,21 @@ fn critical_turns(figures: &VmFigures, seconds: f64) -> Option<String> {
     let (all, critical, locks) = (add_up(&ended), critical(&ended), ended[GuestClass::LockHolder as usize]);
     (critical > 0).then(|| {
         let percent = critical as f64 / all as f64 * 100.0;
-        let holding =
-            if locks > 0 { format!(", {} holding a lock", a_second(locks, seconds)) } else { String::new() };
+        let holding = match figures.stops.known() {
+            0 if locks > 0 => format!(", {} holding a lock", a_second(locks, seconds)),
+            0 => String::new(),
+            _ => holding_by_count(figures, seconds),
+        };
         let critical = a_second(critical, seconds);
         format!("{critical} turns a second ({percent:.0} %) end in critical code{holding}")
     })
+}
+
+/// What the guest's own count says, and how much of that symbols find.
+fn holding_by_count(figures: &VmFigures, seconds: f64) -> String {
+    let (stops, rate) = (&figures.stops, |count| a_second(count, seconds));
+    let (holding, found) = (rate(stops.holding()), rate(stops.found_by_symbols()));
+    format!(", {holding} holding something by the guest's own count, {found} of these by symbols")
 }
 
 fn waits_a_second(what: &str, waits: &WaitStats, seconds: f64, for_whom: &str) -> Option<String> {

@@ -9,12 +9,14 @@ use crate::bpf::maps::update;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
+use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
-use crate::interface::{ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm};
+use crate::interface::{CountPlace, ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::preflight::Host;
 use crate::observe::figures::{VcpuFigures, VmFigures};
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
+use crate::output::holders::Stops;
 use crate::output::tracer::TraceQueue;
 use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -37,6 +39,7 @@ pub struct Programs {
     traces: TraceQueue,
     vms: MappedArray,
     vcpus: MappedArray,
+    vm_stats_of: MappedArray,
     hooks: Hooks,
     skeleton: ObserveSkel<'static>,
 }
@@ -88,7 +91,8 @@ impl Programs {
         builder.add(&skeleton.maps.traces, trace).map_err(ring)?;
         let rings = builder.build().map_err(ring)?;
         let (vms, vcpus) = (MappedArray::of(&skeleton.maps.vms)?, MappedArray::of(&skeleton.maps.vcpus)?);
-        Ok(Self { rings, events, traces, vms, vcpus, hooks, skeleton })
+        let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
+        Ok(Self { rings, events, traces, vms, vcpus, vm_stats_of, hooks, skeleton })
     }
 
     /// Returns by what they see.
@@ -122,8 +126,10 @@ impl Programs {
         let places = core.vcpus.iter().filter(|&&entry| entry > 0);
         let mut vcpus: Vec<_> = places.filter_map(|entry| self.vcpu_figures(entry - 1, slot)).collect();
         vcpus.sort_by_key(|vcpu| (vcpu.id, vcpu.tid));
+        let stats = self.vm_stats_of.get::<VmStats>(slot).unwrap_or_else(VmStats::new_zeroed);
         VmFigures {
             vcpus,
+            stops: Stops::of(&stats),
             interrupts: seen.interrupts,
             interrupt_waits: seen.interrupt_waits,
             shootdowns: seen.shootdowns,
@@ -160,6 +166,16 @@ impl Programs {
     /// [`program_costs::instructions_of`] its programs.
     pub fn verified_instruction_counts(&self) -> Vec<(String, u32)> {
         program_costs::instructions_of(self.skeleton.object())
+    }
+}
+
+impl CountReader for Programs {
+    fn vcpus(&self, slot: u32) -> Vec<(u32, Vcpu)> {
+        KernelVm::vcpus_of(&self.vms, &self.vcpus, slot)
+    }
+
+    fn set_count_place(&mut self, slot: u32, place: CountPlace) -> Result<(), HostError> {
+        update(&self.skeleton.maps.count_places, slot, place.as_bytes())
     }
 }
 

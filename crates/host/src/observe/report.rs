@@ -122,6 +122,7 @@ impl Report {
                 "total": add_up(&figures.turns_ended()),
                 "by_class": named(names::<GuestClass>(), &figures.turns_ended()),
             },
+            "holders": figures.stops.to_json(),
             "answers_owed": figures.total(|vcpu| vcpu.turns_ended_owing),
             "yields": {"ple": add_up(&figures.spins()), "hlt": figures.total(|vcpu| vcpu.halts)},
             "ipis": figures.ipis(),
@@ -230,7 +231,10 @@ impl Report {
                 vm.name.clone(),
                 self.rate(add_up(&ended)),
                 of_class(judgement::critical(&ended)),
-                of_class(ended[GuestClass::LockHolder as usize]),
+                match figures.stops.known() {
+                    0 => of_class(ended[GuestClass::LockHolder as usize]),
+                    _ => format!("{} by count", self.rate(figures.stops.holding())),
+                },
                 self.rate(figures.total(|vcpu| vcpu.turns_ended_owing)),
                 self.rate(figures.shootdowns.count()),
                 shown(&figures.shootdowns)[1].clone(),
@@ -336,6 +340,7 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 pub(crate) mod tests {
     use super::*;
     use crate::interface::KvmVendor;
+    use crate::output::holders::Stops;
     use microslice_policy::Coded;
     use zerocopy::FromZeros;
 
@@ -365,6 +370,7 @@ pub(crate) mod tests {
         };
         let figures = VmFigures {
             vcpus: vec![vcpu],
+            stops: Stops::default(),
             interrupts: [5; 5],
             interrupt_waits: [WaitStats::new_zeroed(); 5],
             shootdowns,

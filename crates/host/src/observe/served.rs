@@ -70,6 +70,7 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
     for (class, count) in names::<GuestClass>().zip(seen.turns_ended()).filter(|(_, count)| *count > 0) {
         snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
     }
+    seen.stops.put(snapshot, vm);
     snapshot.counter(&figures::ANSWERS_OWED, &[vm], seen.total(|vcpu| vcpu.turns_ended_owing));
     if hooks.sees_interrupts() {
         snapshot.counter(&figures::IPIS, &[vm], seen.ipis());
@@ -116,9 +117,10 @@ mod tests {
         let mut report = report(true);
         let vcpu = &mut report.vms[0].figures.vcpus[0];
         (vcpu.turns_ended, vcpu.steal_ns) = ([1; 9], Some(1));
+        report.vms[0].figures.stops = crate::output::holders::Stops::of_each(1);
         let text = microslice_metrics::openmetrics::of_snapshot(&report.snapshot());
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
-        assert_eq!(lines.count(), 67);
+        assert_eq!(lines.count(), 77);
     }
 
     #[test]

@@ -84,6 +84,7 @@ impl Daemon<'_> {
         let pid = kernel_side.pid;
         if let Some(mut vm) = self.remembered.remove(&(pid, kernel_side.kvm)) {
             vm.kernel_side = kernel_side;
+            vm.counting.forget_told();
             if let GuestKnowledge::Kernel { kernel, .. } = &vm.guest {
                 let kernel = Arc::clone(kernel);
                 self.share_code(&kernel, output)?;

@@ -1,6 +1,8 @@
-//! Hint pages of guests: looked for while turns end where guests say so.
+//! Hint pages of guests, looked for while turns end where guests say so; and their counts, while lock holders
+//! are known by them.
 
 use crate::HostError;
+use crate::guests::counts;
 use crate::guests::kernel_reader::VmKey;
 use crate::guests::vms::Vm;
 use crate::run::{Daemon, Output};
@@ -24,5 +26,14 @@ impl Daemon<'_> {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn look_for_counts(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
+        match &mut self.scheduler {
+            Some(scheduler) if self.settings.reads_counts() => {
+                counts::look(&mut self.vms, &self.kernels, scheduler, output.say)
+            }
+            _ => Ok(()),
+        }
     }
 }

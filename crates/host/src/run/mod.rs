@@ -232,6 +232,7 @@ impl<'s> Daemon<'s> {
                 self.look_for_vms(output)?;
                 self.look_into_memories();
                 self.look_for_hints(output)?;
+                self.look_for_counts(output)?;
                 self.vms.values_mut().for_each(|vm| say_slide(vm, output.say));
             }
             if looked_who_wants_to_run.elapsed() >= LOOK_WHO_WANTS_TO_RUN {

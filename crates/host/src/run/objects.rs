@@ -27,6 +27,7 @@ pub(crate) struct CoreMaps<'o> {
     pub records: &'o MapMut<'static>,
     pub traces: &'o MapMut<'static>,
     pub hint_places: &'o MapMut<'static>,
+    pub count_places: &'o MapMut<'static>,
 }
 
 /// Programs of a scheduler in the kernel.
@@ -130,6 +131,7 @@ macro_rules! scheduler_object {
                         records: &maps.records,
                         traces: &maps.traces,
                         hint_places: &maps.hint_places,
+                        count_places: &maps.count_places,
                     }
                 }
 

@@ -69,7 +69,8 @@ mod tests {
 
     /// A new VM called `web`, whose state libvirt has in `folder`.
     fn welcome(folder: &Path) -> Vm {
-        let kernel_side = KernelVm { slot: 0, generation: 1, kvm: 2, pid: PID, vcpu_count: 1, registers: 0 };
+        let kernel_side =
+            KernelVm { slot: 0, generation: 1, kvm: 2, pid: PID, vcpu_count: 1, ..KernelVm::default() };
         let process = VmmProcess { name: "web".into(), ..VmmProcess::default() };
         let (mut vm, _) = Vm::welcome(kernel_side, process, None, true, "scheduled normally");
         vm.libvirt = StateFile::of(folder, "web", PID);

@@ -9,8 +9,11 @@ use crate::bpf::maps::{update, write};
 use crate::bpf::program_costs;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::bpf::warnings::{keep_warnings, load_failure};
+use crate::guests::counts::CountReader;
 use crate::guests::hint_page::HintPage;
-use crate::interface::{HintPlace, NEVER_MICRO, PCPUS_MAX, RunConfig, ServiceWeight, Vcpu, Vm, VmFeed};
+use crate::interface::{
+    CountPlace, HintPlace, NEVER_MICRO, PCPUS_MAX, RunConfig, ServiceWeight, Vcpu, VmFeed,
+};
 use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::core_scheduling;
@@ -153,11 +156,7 @@ impl Scheduler {
     }
 
     fn vcpus_of(&self, slot: u32) -> impl Iterator<Item = Vcpu> {
-        let vm: Vm = self.vms.get(slot).unwrap_or_default();
-        let taken = vm.vcpus.into_iter().filter(|&entry| entry > 0);
-        taken
-            .filter_map(|entry| self.vcpus.get::<Vcpu>(entry - 1))
-            .filter(move |vcpu| vcpu.in_use != 0 && vcpu.vm == slot)
+        KernelVm::vcpus_of(&self.vms, &self.vcpus, slot).into_iter().map(|(_, vcpu)| vcpu)
     }
 
     /// Statistics of the VM in `slot`; of all that are gone in slot [`VMS_MAX`].
@@ -257,6 +256,16 @@ impl Scheduler {
     }
 }
 
+impl CountReader for Scheduler {
+    fn vcpus(&self, slot: u32) -> Vec<(u32, Vcpu)> {
+        KernelVm::vcpus_of(&self.vms, &self.vcpus, slot)
+    }
+
+    fn set_count_place(&mut self, slot: u32, place: CountPlace) -> Result<(), HostError> {
+        update(self.object.maps().count_places, slot, place.as_bytes())
+    }
+}
+
 fn open_rings(
     object: &dyn LoadedObject,
     events: &Rc<RefCell<VecDeque<Event>>>,
@@ -311,6 +320,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         lend: u32::from(settings.rules.lends()),
         tries_help: u32::from(settings.tries_help()),
         vm_places: settings.vm_places,
+        critical_by: settings.critical_by.into(),
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],
         domain_count: domains.count,
         ..Default::default()

@@ -3,7 +3,7 @@
 use crate::HostError;
 use crate::machine::domains;
 use crate::settings::coordination::{Acts, Scheme};
-use crate::settings::{PoolChoice, Settings, allowed};
+use crate::settings::{PoolChoice, Settings, allowed, rules};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -34,6 +34,7 @@ struct Values {
     slice_us: Option<u64>,
     queue_domain: Option<String>,
     rules: Option<String>,
+    critical_by: Option<String>,
     patience: Option<u32>,
     delay_preemption: Option<u64>,
     delay_unsafe: Option<String>,
@@ -139,6 +140,10 @@ impl Values {
         if let Some(name) = self.rules {
             settings.rules =
                 name.parse().map_err(|cause| format!("{}: {cause}", settings.called("rules")))?;
+        }
+        if let Some(name) = self.critical_by {
+            settings.critical_by = rules::critical_by_named(&name)
+                .map_err(|cause| format!("{}: {cause}", settings.called("critical-by")))?;
         }
         if let Some(name) = self.queue_domain {
             let kind = domains::named(&name);

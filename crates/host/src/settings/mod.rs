@@ -20,7 +20,7 @@ use crate::settings::trace::TraceSettings;
 use crate::settings::vm_policy::VmPolicy;
 use crate::shares::weights::WEIGHTS;
 use microslice_policy::coordinated::UrgentConfig;
-use microslice_policy::{AccelerateConfig, FairShareConfig, QueueDomain};
+use microslice_policy::{AccelerateConfig, CriticalBy, FairShareConfig, QueueDomain};
 use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -109,6 +109,8 @@ pub struct Settings {
     /// Which pCPUs share a queue.
     pub queue_domain: QueueDomain,
     pub rules: Rules,
+    /// By what a lock's holder is known; by the paper's rules by symbols.
+    pub critical_by: CriticalBy,
     /// For how many micro slices a waiter keeps its pCPU though the host finds no sibling to help; by the
     /// paper's rules none does.
     pub patience: u32,
@@ -168,6 +170,7 @@ impl Default for Settings {
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             queue_domain: QueueDomain::Host,
             rules: Rules::Project,
+            critical_by: CriticalBy::Symbols,
             patience: 10,
             delay_preemption: 0,
             delay_unsafe: Unsafe::Kernel,
@@ -231,6 +234,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
         "scheduler" => "must be microslice or coordinated".to_owned(),
         "rules" => "must be project or paper".to_owned(),
+        "critical-by" => "must be symbols, counter or both".to_owned(),
         "accelerate" | "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
         "resched-co" => "must be true, false or \"auto\"".to_owned(),
         "delay-preemption" => "must be a window of microseconds, no longer than a turn".to_owned(),
@@ -306,6 +310,11 @@ impl Settings {
                 .map_err(|cause| HostError::refused(format!("{}: {cause}", self.called("critical")))),
             None => Ok(Catalogue::linux()),
         }
+    }
+
+    /// True if guests' counts are read.
+    pub(crate) fn reads_counts(&self) -> bool {
+        self.critical_by != CriticalBy::Symbols
     }
 
     /// Is anything configured for VMs of this name?

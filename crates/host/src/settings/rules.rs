@@ -3,7 +3,7 @@
 
 use crate::HostError;
 use crate::settings::{PoolChoice, Settings};
-use microslice_policy::{AccelerateConfig, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, Coded, CriticalBy, PoolSizeConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
@@ -81,8 +81,20 @@ impl Settings {
             let cause = format!("{patience} {} with {rules} paper: the paper has no patience", self.patience);
             return Err(HostError::refused(cause));
         }
+        if self.rules == Rules::Paper && self.reads_counts() {
+            let (by, rules) = (self.called("critical-by"), self.called("rules"));
+            let cause =
+                format!("{by} {} with {rules} paper: the paper knows symbols alone", self.critical_by);
+            return Err(HostError::refused(cause));
+        }
         Ok(())
     }
+}
+
+/// By what a lock's holder is known, by its name.
+pub fn critical_by_named(name: &str) -> Result<CriticalBy, String> {
+    let known = CriticalBy::ALL.iter().find(|by| by.name() == name);
+    known.copied().ok_or_else(|| format!("{name:?}: must be symbols, counter or both"))
 }
 
 #[cfg(test)]

@@ -107,6 +107,12 @@ impl ProcessMemory {
         Ok(Self { mem, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(), areas, stretches })
     }
 
+    /// Returns where the process has `bytes` at the reader's `address`, if it has them in one piece.
+    pub fn address_in_process(&self, address: u64, bytes: u64) -> Option<u64> {
+        let (offset, in_process, there) = self.parts(address, address.checked_add(bytes)?).next()?;
+        (offset == 0 && there == bytes).then_some(in_process)
+    }
+
     /// The parts of `[start, end)` that there is memory behind: offset from `start`, address in the process,
     /// bytes.
     fn parts(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64)> {
@@ -351,6 +357,9 @@ mod tests {
         assert!(
             buffer[..0x1000].iter().all(|&byte| byte == 0) && buffer[0x1000..].iter().all(|&byte| byte == 2)
         );
+        assert_eq!(memory.address_in_process(0x8010, 4), Some(high.as_ptr() as u64 + 16));
+        assert_eq!(memory.address_in_process(0x3fff, 4), None, "half of it lies beyond");
+        assert_eq!(memory.address_in_process(0x7000, 4), None);
         assert!(ProcessMemory::of_slots(std::process::id(), &[]).is_err());
     }
 

@@ -17,6 +17,7 @@ mod default_host {
     mod guest_balloons;
     mod guest_locks;
     mod harness;
+    mod holders;
     mod hotplug;
     mod lifecycle;
     mod shares;

@@ -4,6 +4,7 @@
 mod boosts;
 mod crowds;
 mod deaths;
+mod holders;
 mod sights;
 
 use microslice_testbed::lab::{Lab, LabVm, Running};

@@ -2,6 +2,7 @@
 
 use crate::bpf::counters::add_up;
 use crate::interface::VmStats;
+use crate::output::holders::Stops;
 use crate::output::words::names;
 use microslice_metrics::{Histogram, Snapshot, figures};
 use microslice_policy::{Cause, GuestClass, YieldCause};
@@ -19,6 +20,7 @@ pub(crate) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: 
     for (class, count) in names::<GuestClass>().zip(stats.preemptions).filter(|(_, count)| *count > 0) {
         snapshot.counter(&figures::PREEMPTIONS, &[vm, class], count);
     }
+    Stops::of(stats).put(snapshot, vm);
 }
 
 /// Puts a VM's yields and interrupts, which hint at the vCPU that it waits for. `coordinated` hears of fewer.

@@ -2,6 +2,7 @@
 
 use crate::bpf::counters::add_up;
 use crate::interface::{AccelerationReturn, Overtake, RequestFailure, VmStats};
+use crate::output::holders::Stops;
 use crate::output::words::{counted_by_cause, matrix, named, names, sums_by_cause};
 use microslice_metrics::Histogram;
 use microslice_metrics::table::Table;
@@ -97,6 +98,7 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),
         },
+        "holders": Stops::of(stats).to_json(),
         "yields": matrix::<YieldCause, YieldReason, _>(&stats.yields),
         "siblings": named(names::<SiblingDecision>(), &stats.siblings),
         "graces": {"in_place": stats.graces[0], "after_interruption": stats.graces[1]},

@@ -2,6 +2,7 @@
 
 use crate::bpf::counters::add_up;
 use crate::interface::VmStats;
+use crate::output::holders::Stops;
 use crate::run::report::delays;
 use crate::run::report::{Report, micro, urgent};
 use crate::settings::SchedulerChoice;
@@ -34,6 +35,7 @@ impl Report {
             SchedulerChoice::Coordinated => urgent::lines(&total),
         });
         text.push_str(&delays::line(&total.delays));
+        text.extend(Stops::of(&total).line());
         text.push_str(&self.recursion_misses.line());
         text.push_str(&self.programs.as_ref().map(program_table).unwrap_or_default());
         if let Some(exit) = &self.exit {

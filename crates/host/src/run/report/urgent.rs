@@ -5,6 +5,7 @@
 
 use crate::bpf::counters::add_up;
 use crate::interface::{UrgentEnd, UrgentScheme, VmStats};
+use crate::output::holders::Stops;
 use crate::output::words::{named, names};
 use crate::run::report::text::class_lines;
 use microslice_metrics::Histogram;
@@ -35,6 +36,7 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
         "urgent_ran_ns": urgent.ran_ns,
         "urgent_borrowed_ns": urgent.borrowed_ns,
         "urgent_wait_us": Histogram::from_log2(&urgent.wait_us, urgent.waited_ns / 1000),
+        "holders": Stops::of(stats).to_json(),
         "preemptions": {
             "total": add_up(&stats.preemptions),
             "by_class": named(names::<GuestClass>(), &stats.preemptions),

@@ -1,0 +1,63 @@
+//! Lock holders that no list of functions has: known by the guest's own count.
+
+use crate::{lab, observe, of_vm, report_of, run_beside};
+use microslice_testbed::lab::{Lab, LabVm, Running};
+use serde_json::Value;
+use std::time::Duration;
+
+/// A queued lock that is held in a function of no list.
+const UNLISTED: [&str; 5] = ["load=queued", "vcpus=2", "compute=60000", "hold=60000", "listed=0"];
+const BELIEVED: &str = "preempt_count of 2 CPUs tells who holds locks";
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
+}
+
+/// `run --beside` by these means, for some seconds beside a crowd. What it reports of the VM.
+fn beside(lab: &Lab, vm: &LabVm, critical_by: &str, then: impl FnOnce(&Running)) -> Value {
+    let daemon = run_beside(lab, &[vm], &["--critical-by", critical_by, "--boost-percent", "5"]);
+    then(&daemon);
+    std::thread::sleep(Duration::from_secs(3));
+    of_vm(&report_of(daemon), vm).clone()
+}
+
+#[test]
+fn unlisted_holders_are_boosted_by_counter_only() {
+    let Some((lab, _alone)) = lab() else { return };
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&UNLISTED).expect("a VM");
+    let by_symbols = beside(&lab, &vm, "symbols", |_| ());
+    assert_eq!(number(&by_symbols["accelerations"]["by_cause"]["holder"]), 0, "{by_symbols}");
+    assert_eq!(number(&by_symbols["holders"]["known"]), 0, "nobody reads its count: {by_symbols}");
+    let by_counter = beside(&lab, &vm, "counter", |daemon| daemon.wait_for(BELIEVED).expect("belief"));
+    let holders = &by_counter["accelerations"]["by_cause_and_class"]["holder"];
+    assert!(number(&holders["lock_holder"]) > 0, "{by_counter}");
+    let seen = &by_counter["holders"];
+    assert!(number(&seen["holding"]) > number(&seen["found_by_symbols"]), "{seen}");
+}
+
+#[test]
+fn a_guest_that_counts_in_user_mode_is_not_believed() {
+    let Some((lab, _alone)) = lab() else { return };
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&["load=user", "vcpus=2", "compute=2000", "hold=60000"]).expect("a VM");
+    let report = beside(&lab, &vm, "counter", |daemon| daemon.wait_for("isn't believed").expect("doubt"));
+    assert_eq!(number(&report["accelerations"]["by_cause"]["holder"]), 0, "{report}");
+}
+
+#[test]
+fn observe_says_who_held_a_lock_by_the_guests_count() {
+    let Some((lab, _alone)) = lab() else { return };
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let unlisted = lab.start(&UNLISTED).expect("a VM");
+    let listed = lab.start(&[&UNLISTED[..4], &["listed=1"]].concat()).expect("a VM");
+    let report = observe(&lab, &[&unlisted, &listed], &["--settle", "3s", "--for", "3s"]);
+    let [unlisted, listed] = [&unlisted, &listed].map(|vm| &of_vm(&report, vm)["holders"]);
+    for holders in [unlisted, listed] {
+        assert!(number(&holders["known"]) > 0 && number(&holders["holding"]) > 0, "{holders}");
+    }
+    let share = |holders: &Value| {
+        number(&holders["found_by_symbols"]) as f64 / number(&holders["holding"]).max(1) as f64
+    };
+    assert!(share(unlisted) < 0.2 && share(listed) > 0.6, "{unlisted} {listed}");
+}
