@@ -22,7 +22,7 @@ use crate::config::{HostConfig, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
 use crate::events::TraceEvent;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use microslice_policy::{CriticalBy, GuestClass, Held};
+use microslice_policy::CriticalBy;
 
 pub struct Pcpu {
     /// Running vCPU, or `NONE`.

@@ -83,6 +83,8 @@ impl HostVcpu {
             yielded: false,
             requested: false,
             class: GuestClass::Idle,
+            held: Held::Unknown,
+            preempt_count: 0,
             interrupts_enabled: true,
             pending_interrupts: 0,
             owes_answer: false,
