@@ -40,11 +40,11 @@ struct heir_observation {
 };
 
 enum heir_decision {
-	HEIR_TRY = 0,	       /* the next stopped waiter gets a micro slice */
-	HEIR_NO_WAITER = 1,    /* no waiter is stopped */
-	HEIR_HELD = 2,	       /* somebody may hold the lock: it comes free by itself, or by that one's help */
-	HEIR_UNDER_WAY = 3,    /* one after the other */
-	HEIR_RESTS = 4,	       /* whole rounds were in vain */
+	HEIR_TRY = 0,	    /* the next stopped waiter gets a micro slice */
+	HEIR_NO_WAITER = 1, /* no waiter is stopped */
+	HEIR_HELD = 2,	    /* somebody may hold the lock: it comes free by itself, or by that one's help */
+	HEIR_UNDER_WAY = 3, /* one after the other */
+	HEIR_RESTS = 4,	    /* whole rounds were in vain */
 	HEIR_DECISION_COUNT = 5,
 };
 

@@ -25,12 +25,13 @@
 
 /* What a vCPU held when it was stopped. Of several things, the one that ends first is named. */
 enum held {
-	HELD_UNKNOWN = 0,    /* its word wasn't read, or its guest isn't believed */
-	HELD_NOTHING = 1,    /* nobody waits for it */
-	HELD_PREEMPTION = 2, /* preemption was disabled: a spinlock, or another section that must not be left */
-	HELD_BH = 3,	     /* softirqs were disabled */
-	HELD_SOFTIRQ = 4,    /* it was in a softirq */
-	HELD_HARDIRQ = 5,    /* it was in a hard interrupt or an NMI */
+	HELD_UNKNOWN = 0, /* its word wasn't read, or its guest isn't believed */
+	HELD_NOTHING = 1, /* nobody waits for it */
+	HELD_PREEMPTION =
+	    2,		  /* preemption was disabled: a spinlock, or another section that must not be left */
+	HELD_BH = 3,	  /* softirqs were disabled */
+	HELD_SOFTIRQ = 4, /* it was in a softirq */
+	HELD_HARDIRQ = 5, /* it was in a hard interrupt or an NMI */
 	HELD_COUNT = 6,
 };
 
@@ -90,9 +91,9 @@ enum belief {
 	BELIEF_COUNT = 3,
 };
 
-#define BELIEF_KINDS 2u		 /* those that prove something */
-#define BELIEF_LOOKS 16u	 /* right ones of each kind, to be believed */
-#define BELIEF_WRONG_COSTS 7u	 /* belief is lost in the end if more than one look of eight is wrong */
+#define BELIEF_KINDS 2u	      /* those that prove something */
+#define BELIEF_LOOKS 16u      /* right ones of each kind, to be believed */
+#define BELIEF_WRONG_COSTS 7u /* belief is lost in the end if more than one look of eight is wrong */
 #define BELIEF_DOUBT_MAX 128u
 
 /* What is known of a guest's words, zero at first. */

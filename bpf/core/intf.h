@@ -245,7 +245,7 @@ struct hint_place {
 
 /* Where a vCPU's preempt_count is (policy/held.h). Written by the daemon only. */
 struct count_place {
-	u64 address; /* in the VMM's process; 0: unknown */
+	u64 address;	/* in the VMM's process; 0: unknown */
 	u64 kvm_vcpu;	/* that this is about */
 	u32 generation; /* of its struct vm */
 	u32 epoch;	/* of the search that found the words of its guest */

@@ -20,8 +20,9 @@ __noinline int on_yield(u32 cause)
 	struct yield_decision decision;
 	struct vm_stats *stats;
 	struct vm *vm;
-	u64 now = bpf_ktime_get_ns(), claim, rip;
+	u64 now = bpf_ktime_get_ns(), rip;
 	u32 slot, at;
+	bool claimed;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
@@ -34,13 +35,7 @@ __noinline int on_yield(u32 cause)
 	rip = read_guest_rip(self->kvm_vcpu);
 	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
-	claim = passes_in(vm)->until_ns;
-	seen.pass_active = claim > now;
-	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
-	if (!seen.pass_active &&
-	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
-		seen.pass_active = 1;
-	decision = decide_on_yield(&seen);
+	claimed = decide_and_claim(&passes_in(vm)->until_ns, now, &seen, &decision);
 	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
 	/*
 	 * The verifier forgets what it knew of `cause` when the compiler puts it onto the stack: it is
@@ -60,8 +55,8 @@ __noinline int on_yield(u32 cause)
 	/* Before the VM is given to another pass, which counts anew. */
 	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.scope,
 		       decision.reason);
-	if (!seen.pass_active)
-		__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
+	if (claimed)
+		give_pass_back(&passes_in(vm)->until_ns, now);
 	return 0;
 }
 

@@ -2,12 +2,12 @@
 /*
  * Passes: over the siblings of a vCPU that waits, each of them handed to policy/accelerate.h.
  *
- * Races.     A pass over a VM is a claim that runs out by itself after PASS_MAX_NS. What is read of a sibling
- *            may be old by then; the pull checks again.
+ * Races.     What is read of a sibling may be old by the end of a pass; the pull checks again.
  */
 #ifndef BPF_PASSES_H
 #define BPF_PASSES_H
 
+#include "bpf/core/pass_claim.bpf.h"
 #include "bpf/mechanisms/request.bpf.h"
 
 struct passes_vm {
@@ -23,7 +23,6 @@ struct passes_vm {
 
 static __always_inline struct passes_vm *passes_in(const struct vm *vm);
 
-#define PASS_MAX_NS 1000000ull
 #define SVM_EXIT_HLT 0x78u
 #define VMX_EXIT_HLT 12u
 #define KVM_ISA_VMX 1u
@@ -153,7 +152,7 @@ static __noinline int ask_again(struct pcpu *pcpu)
 	COUNT(stats->asked_again);
 	first = __sync_lock_test_and_set(&request_in(vm)->first_turned_away, 0);
 	ask_some_again(pcpu, vm, slot, first ? first - 1 : 0);
-	__sync_val_compare_and_swap(&passes_in(vm)->until_ns, now + PASS_MAX_NS, 0);
+	give_pass_back(&passes_in(vm)->until_ns, now);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #define BESIDE
 
 #include "bpf/core/observe.bpf.h"
+#include "bpf/core/pass_claim.bpf.h"
 #include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
 
@@ -117,7 +118,6 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 
 /* ---- Hints ---- */
 
-#define PASS_MAX_NS 1000000ull
 
 /*
  * Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn.
@@ -182,7 +182,8 @@ __noinline int on_yield(u32 cause)
 	struct yield_decision decision;
 	struct vm_stats *stats;
 	struct vm *vm;
-	u64 now = bpf_ktime_get_ns(), claim;
+	u64 now = bpf_ktime_get_ns();
+	bool claimed;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
@@ -195,20 +196,14 @@ __noinline int on_yield(u32 cause)
 	seen.guest_class =
 	    classify_rip(tctx->vcpu - 1, self->vm, self->kvm_vcpu, read_guest_rip(self->kvm_vcpu));
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
-	claim = boosts_in(vm)->pass_until_ns;
-	seen.pass_active = claim > now;
-	/* Claimed by another pCPU between the look and the claim: as if it had been active already. */
-	if (!seen.pass_active &&
-	    __sync_val_compare_and_swap(&boosts_in(vm)->pass_until_ns, claim, now + PASS_MAX_NS) != claim)
-		seen.pass_active = 1;
-	decision = decide_on_yield(&seen);
+	claimed = decide_and_claim(&boosts_in(vm)->pass_until_ns, now, &seen, &decision);
 	RECORD(RECORD_YIELD, tctx->vcpu - 1, yield, {.seen = seen, .decision = decision});
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
 	if (decision.scope != PASS_NONE)
 		make_pass(self->vm, tctx->vcpu - 1, self->index_in_vm + 1, decision.scope, decision.cause);
-	if (!seen.pass_active)
-		__sync_val_compare_and_swap(&boosts_in(vm)->pass_until_ns, now + PASS_MAX_NS, 0);
+	if (claimed)
+		give_pass_back(&boosts_in(vm)->pass_until_ns, now);
 	return 0;
 }
 
