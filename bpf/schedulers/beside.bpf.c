@@ -118,7 +118,6 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 
 /* ---- Hints ---- */
 
-
 /*
  * Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn.
  */
