@@ -26,7 +26,7 @@ deb: setup-tests build ## a Debian package, in target/debian
 kernels: setup build ## fetch the stock Debian kernels that demo and tests run (cached)
 	target/release/microslice testbed kernels
 
-demo: setup build ## what micro-slicing brings, in six minutes: simulated, then two stock guests on an emulated stock host
+demo: setup build ## what micro-slicing brings, in seven minutes: simulated, on real vCPUs where KVM can be opened, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
 test: setup-tests ## all tests but a quarter of the testbed's, each of which says why it is left out

@@ -34,10 +34,11 @@ static int kvm, vm;
 static unsigned char *memory;
 static struct lab_shared *shared;
 
+/* This machine can't run it. */
 static void die(const char *what)
 {
 	fprintf(stderr, "lab: %s: %s\n", what, strerror(errno));
-	_exit(1);
+	_exit(2);
 }
 
 static uint64_t now_ns(void)

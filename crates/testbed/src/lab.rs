@@ -22,14 +22,20 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// `None` where KVM can't be opened.
-    ///
+    /// Returns why there is no lab on this machine.
+    pub fn missing() -> Option<&'static str> {
+        // SAFETY: a plain system call.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        match std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+            Err(_) => Some("/dev/kvm can't be opened here"),
+            Ok(_) if !is_root => Some("BPF programs need root"),
+            Ok(_) => None,
+        }
+    }
+
     /// # Errors
     /// The program can't be unpacked.
-    pub fn open() -> Result<Option<Self>> {
-        if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
-            return Ok(None);
-        }
+    pub fn open() -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
         let lab = Self { folder };
         let at = |cause| Error::file(lab.program(), cause);
@@ -37,7 +43,7 @@ impl Lab {
         std::fs::set_permissions(lab.program(), std::fs::Permissions::from_mode(0o755)).map_err(at)?;
         let symbols = Command::new(lab.program()).arg("symbols").output().map_err(at)?;
         std::fs::write(lab.symbols(), symbols.stdout).map_err(|cause| Error::file(lab.symbols(), cause))?;
-        Ok(Some(lab))
+        Ok(lab)
     }
 
     fn program(&self) -> PathBuf {
@@ -47,6 +53,18 @@ impl Lab {
     /// Returns the path of the guest's System.map.
     pub fn symbols(&self) -> PathBuf {
         self.folder.path().join("System.map")
+    }
+
+    /// Runs the VMM as a user who may not open KVM.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn run_as_nobody(&self) -> Result<std::process::Output> {
+        use std::os::unix::process::CommandExt;
+        const NOBODY: u32 = 65_534;
+        let at = |cause| Error::file(self.program(), cause);
+        std::fs::set_permissions(self.folder.path(), std::fs::Permissions::from_mode(0o755)).map_err(at)?;
+        Command::new(self.program()).uid(NOBODY).gid(NOBODY).output().map_err(at)
     }
 
     /// Starts a VM, `KEY=VALUE` as `testbed/lab/vmm.c` has them, and returns once all its vCPUs run.
@@ -84,6 +102,15 @@ impl LabVm {
         };
         let vcpus = threads.filter(|thread| is_vcpu(&thread.path()));
         vcpus.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Returns for how long its vCPUs have run, by the kernel's account, in nanoseconds.
+    pub fn ran_ns(&self) -> u64 {
+        let ran = |tid: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/schedstat", self.pid())).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        self.vcpu_threads().iter().filter_map(ran).sum()
     }
 
     /// What it measured of itself between these two moments.

@@ -48,6 +48,7 @@ pub mod relative;
 mod standstill;
 mod testbed;
 pub mod trace_processor;
+pub mod trial;
 pub mod workload;
 
 pub use error::{Error, Result};

@@ -86,3 +86,21 @@ fn the_next_start_gives_back_what_two_deaths_left() {
         assert!(real_time_threads(&vm).is_empty());
     }
 }
+
+#[test]
+fn vmms_that_end_during_a_boost_leave_the_daemon_well() {
+    let Some((lab, _alone)) = lab() else { return };
+    let crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
+    let calls = || lab.start(&["load=calls", "vcpus=2", "compute=1000"]).expect("a VM");
+    let vms = [calls(), calls(), calls()];
+    let daemon = run_beside(&lab, &vms.each_ref(), &["--boost-percent", "5"]);
+    for (vm, pause_ms) in vms.into_iter().zip([500, 7, 60]) {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        drop(vm);
+    }
+    let report = report_of(daemon);
+    let helper = &report["helper"];
+    assert!(helper["boosts"].as_u64().expect("a count") > 0, "{helper}");
+    assert_eq!(helper["boosts"], helper["returns"], "{helper}");
+    assert!(real_time_threads(&crowd).is_empty());
+}

@@ -4,6 +4,7 @@
 mod boosts;
 mod crowds;
 mod deaths;
+mod groups;
 mod holders;
 mod sights;
 
@@ -19,19 +20,11 @@ static MACHINE: Mutex<()> = Mutex::new(());
 /// The lab, for one test alone; `None`: it is skipped.
 fn lab() -> Option<(Lab, MutexGuard<'static, ()>)> {
     let alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: a plain system call.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    match Lab::open().expect("the lab's program") {
-        Some(lab) if is_root => Some((lab, alone)),
-        Some(_) => {
-            say("the lab's tests are skipped: BPF programs need root");
-            None
-        }
-        None => {
-            say("the lab's tests are skipped: /dev/kvm can't be opened here");
-            None
-        }
+    if let Some(why) = Lab::missing() {
+        say(format_args!("the lab's tests are skipped: {why}"));
+        return None;
     }
+    Some((Lab::open().expect("the lab's program"), alone))
 }
 
 /// `microslice` with these arguments, and the symbols of these VMs' guest.

@@ -1,6 +1,6 @@
 //! What `observe` sees is what the kernel and the guest say.
 
-use crate::{lab, observe, of_vm, scheduled};
+use crate::{lab, microslice, observe, of_vm, report_of, run_beside, scheduled};
 use serde_json::Value;
 use std::time::Instant;
 
@@ -89,4 +89,25 @@ fn without_rights_one_line_says_which_are_missing() {
         assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");
         assert!(line.contains("CAP_SYS_ADMIN") && line.contains("missing: run it as root"), "{line}");
     }
+}
+
+#[test]
+fn a_second_daemon_is_refused_in_one_line() {
+    let Some((lab, _alone)) = lab() else { return };
+    let vm = lab.start(&["load=calls", "vcpus=2"]).expect("a VM");
+    let first = run_beside(&lab, &[&vm], &[]);
+    let second = microslice(&lab, &[], &["run", "--beside"]).output().expect("it runs");
+    let line = String::from_utf8_lossy(&second.stderr);
+    assert_eq!((second.status.code(), line.lines().count()), (Some(2), 1), "{line}");
+    assert!(line.contains("another `microslice run --beside` runs here"), "{line}");
+    report_of(first);
+}
+
+#[test]
+fn without_kvm_the_labs_vmm_ends_with_one_line() {
+    let Some((lab, _alone)) = lab() else { return };
+    let output = lab.run_as_nobody().expect("it runs");
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");
+    assert!(line.contains("/dev/kvm: Permission denied"), "{line}");
 }

@@ -1,7 +1,7 @@
 //! The demo that `make demo` runs: minutes, and one screen.
 
 use super::screen::{self, Block};
-use super::{Demo, guests, host, plan_of, simulated};
+use super::{Demo, guests, host, lab, plan_of, simulated};
 use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress;
@@ -29,21 +29,22 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
     let tell = |what: &str| output::say(format_args!("demo: {:>4} s  {what}", start.elapsed().as_secs()));
     tell("simulating: Linux's own scheduler and ours");
     let simulated = simulated::run(simulated::SEEDS, &stop)?;
+    tell("real vCPUs on this machine's own KVM: one minute");
+    let lab = lab::run(&tell);
     let boot = || host(args, ROUND.pause_exits);
     let mut boots: Vec<Boot> = Vec::new();
     let comparison = Comparison { plan: &plan, boots: 1, missing: &[], boot: &boot, progress: &tell };
     let outcome = peers::run(&comparison, &mut |boot| boots.push(boot));
-    let mut blocks = vec![simulated.block()];
+    let mut blocks = vec![simulated.block(), lab::block(&lab)];
     // Without a boot the first part is worth having.
     if outcome.is_ok() {
         blocks.push(guests::block(&plan, &boots, !args.here));
     }
     // First: minutes of measuring shall not be lost to a full terminal log.
     if let Some(file) = json {
-        file.finish_with(&format!(
-            "{:#}\n",
-            to_json(simulated.to_json(), guests::to_json(&plan, &boots), &blocks)
-        ))?;
+        let mut json = to_json(simulated.to_json(), guests::to_json(&plan, &boots), &blocks);
+        json["lab"] = lab::to_json(&lab);
+        file.finish_with(&format!("{json:#}\n"))?;
     }
     if let Some(file) = html {
         file.finish_with(&screen::to_page(&blocks))?;

@@ -164,6 +164,7 @@ fn pin_guests(host: &Host, to_one: bool) {
 }
 
 #[test]
+#[ignore = "41 s; the lab shows it where KVM can be opened: make test-long"]
 fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -185,6 +186,7 @@ fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
 }
 
 #[test]
+#[ignore = "31 s; the lab shows it in real time where KVM can be opened: make test-long"]
 fn on_debian_12_a_vm_that_asks_all_the_time_runs_boosted_for_no_longer_than_its_budget() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
@@ -206,6 +208,7 @@ fn on_debian_12_a_vm_that_asks_all_the_time_runs_boosted_for_no_longer_than_its_
 }
 
 #[test]
+#[ignore = "77 s; the lab shows both where KVM can be opened: make test-long"]
 fn on_debian_12_a_user_without_rights_or_a_second_daemon_is_refused_in_one_line() {
     on(DEBIAN_12, |host, _| {
         let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
@@ -236,6 +239,7 @@ fn on_debian_12_a_user_without_rights_or_a_second_daemon_is_refused_in_one_line(
 }
 
 #[test]
+#[ignore = "100 s; the lab shows it in real time where KVM can be opened: make test-long"]
 fn on_debian_12_whichever_of_the_two_processes_is_killed_no_thread_stays_real_time() {
     on(DEBIAN_12, |host, guests| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");

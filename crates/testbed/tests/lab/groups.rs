@@ -1,0 +1,134 @@
+//! VMs in control groups: weights and limits hold beside boosts, and groups without real-time budget have
+//! boosts.
+
+use crate::{lab, of_vm, real_time_threads, report_of, run_beside, scheduled};
+use microslice_testbed::lab::LabVm;
+use microslice_testbed::say;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const CALLS: [&str; 3] = ["load=calls", "vcpus=2", "compute=100000"];
+
+/// A control group of the first version's CPU controller, in which nobody may have a real-time priority.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None`, and it says so: there is no such controller here.
+    fn create(name: &str) -> Option<Self> {
+        let path = PathBuf::from(format!("/sys/fs/cgroup/cpu/microslice-{name}-{}", std::process::id()));
+        if std::fs::create_dir(&path).is_err() {
+            say("no control group of the first version can be made here: not tried");
+            return None;
+        }
+        Some(Self(path))
+    }
+
+    fn set(&self, file: &str, value: impl std::fmt::Display) {
+        std::fs::write(self.0.join(file), value.to_string()).expect("written");
+    }
+
+    fn take(&self, vm: &LabVm) {
+        self.set("cgroup.procs", vm.pid());
+    }
+
+    /// Where groups have a budget of real-time each, gives it one.
+    fn allow_real_time(&self) {
+        if self.0.join("cpu.rt_runtime_us").exists() {
+            self.set("cpu.rt_runtime_us", 400_000);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// How many CPUs these VMs have for so long.
+fn cpus<const N: usize>(vms: [&LabVm; N], time: Duration) -> [f64; N] {
+    let (began, before) = (Instant::now(), vms.map(|vm| scheduled(vm).0));
+    std::thread::sleep(time);
+    let mut at = 0;
+    before.map(|before| {
+        at += 1;
+        (scheduled(vms[at - 1]).0 - before) / began.elapsed().as_nanos() as f64
+    })
+}
+
+#[test]
+fn groups_without_real_time_budget_are_boosted_by_deadline() {
+    let Some((lab, _alone)) = lab() else { return };
+    let Some(group) = Group::create("deadline") else { return };
+    if !group.0.join("cpu.rt_runtime_us").exists() {
+        return say("groups have no real-time budget of their own here: not tried");
+    }
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&CALLS).expect("a VM");
+    group.take(&vm);
+    let daemon = run_beside(&lab, &[&vm], &[]);
+    std::thread::sleep(Duration::from_secs(3));
+    let report = report_of(daemon);
+    let (helper, seen) = (&report["helper"], of_vm(&report, &vm));
+    let boosts = helper["boosts"].as_f64().expect("a count");
+    assert!(boosts > 0.0, "{helper}");
+    assert_eq!(
+        (&helper["by_deadline"], &helper["returns"]),
+        (&helper["boosts"], &helper["boosts"]),
+        "{helper}"
+    );
+    // A helper without a deadline waited for the kernel's next tick behind each thread that it had boosted.
+    let mean_us = seen["boosted_ns"].as_f64().expect("a time") / boosts / 1000.0;
+    assert!(mean_us < 2000.0, "boosted for {mean_us:.0} us each: {seen}");
+    assert!(real_time_threads(&vm).is_empty());
+    drop(vm);
+}
+
+#[test]
+fn a_limit_holds_beside_boosts() {
+    let Some((lab, _alone)) = lab() else { return };
+    let Some(group) = Group::create("limit") else { return };
+    group.set("cpu.cfs_period_us", 100_000);
+    group.set("cpu.cfs_quota_us", 50_000);
+    group.allow_real_time();
+    let _crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
+    let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
+    group.take(&vm);
+    let daemon = run_beside(&lab, &[&vm], &[]);
+    let [had] = cpus([&vm], Duration::from_secs(3));
+    let report = report_of(daemon);
+    assert!(report["helper"]["boosts"].as_u64().expect("a count") > 0, "{}", report["helper"]);
+    // Half a CPU, and one per cent of the host of these three seconds and one more; and a period's quota.
+    let pcpus = std::thread::available_parallelism().expect("pCPUs").get() as f64;
+    let may = 0.5 + 0.01 * pcpus * 4.0 / 3.0 + 0.05 / 3.0;
+    assert!(had < may + 0.02, "it had {had:.3} CPUs of {may:.3}");
+    drop(vm);
+}
+
+#[test]
+fn weights_hold_beside_boosts() {
+    let Some((lab, _alone)) = lab() else { return };
+    let (Some(light), Some(heavy)) = (Group::create("light"), Group::create("heavy")) else { return };
+    light.set("cpu.shares", 256);
+    heavy.set("cpu.shares", 1024);
+    light.allow_real_time();
+    let crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
+    heavy.take(&crowd);
+    light.take(&vm);
+    let share = || {
+        let [light, heavy] = cpus([&vm, &crowd], Duration::from_secs(3));
+        light / (light + heavy)
+    };
+    let before = share();
+    let daemon = run_beside(&lab, &[&vm], &[]);
+    let after = share();
+    let report = report_of(daemon);
+    assert!(report["helper"]["boosts"].as_u64().expect("a count") > 0, "{}", report["helper"]);
+    // A fifth is due, and one per cent of the host by boosts.
+    assert!(after < before + 0.1, "its share: {before:.3} without boosts, {after:.3} with");
+    drop((vm, crowd));
+}
