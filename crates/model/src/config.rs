@@ -74,6 +74,16 @@ pub struct HostConfig {
     #[serde(skip_serializing_if = "BoostCosts::are_measured")]
     pub boosts: BoostCosts,
     pub ple: PleConfig,
+    /// What KVM itself does, beyond what every hypervisor does; `None`: nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmConfig>,
+}
+
+/// KVM's own mechanics (`virt/kvm/kvm_main.c`, Linux 6.12).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KvmConfig {
+    /// What a directed yield costs the yielder, which locks two runqueues, whatever comes of it.
+    pub yield_to_ns: u64,
 }
 
 /// What an operation on a queue of the real scheduler costs beside a switch

@@ -2,6 +2,7 @@
 //! address.
 
 mod accelerated;
+mod on_spin;
 mod pause_windows;
 mod promised_answers;
 mod states;
@@ -17,6 +18,7 @@ pub use vcpu::{Turns, Warmth};
 pub use vm::HostVm;
 pub use waiting::{Kind, WAITING_KINDS};
 
+use self::on_spin::OnSpin;
 use crate::bits::Bits;
 use crate::config::{HostConfig, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
@@ -41,6 +43,8 @@ pub struct PcpuTime {
     /// Sum of the time vCPUs ran here: the difference tells how cold a vCPU's caches are.
     pub busy_ns: u64,
     pub idle_ns: u64,
+    /// What the present choice costs beside a switch, by what led to it.
+    pub owed_ns: u64,
 }
 
 pub struct Machine {
@@ -82,6 +86,7 @@ pub struct Machine {
     /// Looks at running vCPUs that the present decision took, each of them an exit.
     pub looks: u32,
     pub pause_windows: PauseWindows,
+    on_spin: Option<OnSpin>,
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
@@ -138,20 +143,15 @@ impl Machine {
             queue_locks: host.queue_locks.clone(),
             delays: DelayReport::default(),
             looks: 0,
+            on_spin: host.kvm.as_ref().map(|kvm| OnSpin::new(kvm.yield_to_ns, vcpu_count)),
             pause_windows: PauseWindows::new(&host.ple, vcpu_count),
-            choices_cost: host.queue_locks.is_some(),
+            choices_cost: host.queue_locks.is_some() || host.kvm.is_some(),
             timer_ns: u64::MAX,
             tracing: false,
             trace: Vec::new(),
             resched: Vec::new(),
             unbatch: Vec::new(),
         }
-    }
-
-    /// The next one that a directed yield may go to, behind `last`, round the `count` vCPUs from `first` on.
-    #[inline]
-    pub fn next_boostable(&self, first: VcpuId, count: u32, last: VcpuId) -> Option<VcpuId> {
-        self.boostable.next_round(first, count, last)
     }
 
     /// Forgets what was counted so far: measuring begins. A vCPU that is in the micro pool now isn't counted

@@ -37,6 +37,7 @@ pub fn host() -> HostConfig {
             helper_ns: 10 * US,
         },
         ple: PleConfig::CONSTANT,
+        kvm: None,
     }
 }
 

@@ -249,7 +249,7 @@ impl Simulation<'_> {
         self.measured.count_yield_in_ipi_wait(host.vm);
         self.guest[vcpu].overhead_ns += self.costs.exit_ns;
         self.note_position(vcpu);
-        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::IpiWait);
+        let answer = self.ask_to_yield(vcpu, pcpu, YieldCause::IpiWait);
         if answer == microslice_model::scheduler::YieldAnswer::Yield {
             self.request_stop(pcpu, StopReason::IpiWait);
         }

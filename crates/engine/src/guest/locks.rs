@@ -286,7 +286,7 @@ impl Simulation<'_> {
         if self.machine.tracing {
             self.machine.emit(TraceEvent::PauseLoopExits { vcpu, count: 1 });
         }
-        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple);
+        let answer = self.ask_to_yield(vcpu, pcpu, YieldCause::Ple);
         if answer == YieldAnswer::Yield {
             self.request_stop(pcpu, StopReason::Ple);
         }

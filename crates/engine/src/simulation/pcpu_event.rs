@@ -108,13 +108,24 @@ impl Simulation<'_> {
         if self.machine.heir_kinds != 0 {
             self.note_counts(self.machine.vcpus[vcpu].vm);
         }
-        match self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Ple) {
+        match self.ask_to_yield(vcpu, pcpu, YieldCause::Ple) {
             YieldAnswer::Yield => self.request_stop(pcpu, StopReason::Ple),
             YieldAnswer::KeepSpinning { until_ns } => {
                 let until_ns = if self.config.fold_exits { until_ns } else { self.machine.now_ns };
                 self.guest[vcpu].ple_batch_until_ns = until_ns;
             }
         }
+    }
+
+    /// `vcpu`, which runs on `pcpu`, offers to yield. The tries cost it time, or the one that follows it.
+    pub(crate) fn ask_to_yield(&mut self, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause) -> YieldAnswer {
+        let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, cause);
+        let cost_ns = self.machine.take_yield_costs();
+        match answer {
+            YieldAnswer::Yield => self.machine.pcpu_times[pcpu].owed_ns += cost_ns,
+            YieldAnswer::KeepSpinning { .. } => self.guest[vcpu].overhead_ns += cost_ns,
+        }
+        answer
     }
 
     pub(crate) fn timed(&mut self, vcpu: VcpuId, then: crate::guest::Then, symbol: u16, left_ns: u64) {

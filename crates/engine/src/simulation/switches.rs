@@ -72,7 +72,8 @@ impl Simulation<'_> {
     fn choice_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
         let ChoiceCosts { locks, boosts_ns } = self.scheduler.take_choice_costs(pcpu);
         self.measured.locked_queues(locks);
-        locks.held_ns + locks.waited_ns + boosts_ns
+        let owed_ns = std::mem::take(&mut self.machine.pcpu_times[pcpu].owed_ns);
+        locks.held_ns + locks.waited_ns + boosts_ns + owed_ns
     }
 
     fn stop(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) {
@@ -92,6 +93,9 @@ impl Simulation<'_> {
                 }
             }
             self.machine.stops(vcpu, yielded);
+            if reason == StopReason::Ple {
+                self.machine.waits_in_exit(vcpu, true);
+            }
         }
         self.machine.pcpus[pcpu].current = VcpuId::NONE;
         let on = &mut self.machine.pcpu_times[pcpu];

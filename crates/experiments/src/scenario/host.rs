@@ -4,7 +4,7 @@ use super::error::ScenarioError;
 use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
-use microslice_model::config::{BoostCosts, CostModel, HostConfig, PleConfig, QueueLockCosts};
+use microslice_model::config::{BoostCosts, CostModel, HostConfig, KvmConfig, PleConfig, QueueLockCosts};
 use std::ops::RangeInclusive;
 
 /// Larger than any machine that KVM supports.
@@ -16,7 +16,7 @@ const COST_NS: RangeInclusive<u64> = 0..=100_000_000;
 const PLE_WINDOW_NS: RangeInclusive<u64> = 100..=1_000_000_000;
 const PLE_WINDOW_GROW: RangeInclusive<u64> = 1..=64;
 
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "pcpus",
     "llc_pcpus",
     "smt_threads",
@@ -27,6 +27,7 @@ pub const KEYS: [&str; 10] = [
     "queue_locks",
     "boosts",
     "ple",
+    "kvm",
 ];
 pub const COST_KEYS: [&str; 10] = [
     "context_switch",
@@ -42,6 +43,7 @@ pub const COST_KEYS: [&str; 10] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
+pub const KVM_KEYS: [&str; 1] = ["yield_to"];
 pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
@@ -72,6 +74,7 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
             .get("boosts")
             .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
         ple: read_ple(ple, frequency_hz)?,
+        kvm: table.get("kvm").map(|node| read_kvm(node, frequency_hz)).transpose()?,
     })
 }
 
@@ -136,6 +139,11 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
         kick_ns: read_optional_cost(&table, "kick", frequency_hz)?.unwrap_or(0),
         halt_ns: read_optional_cost(&table, "halt", frequency_hz)?.unwrap_or(0),
     })
+}
+
+fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, ScenarioError> {
+    let table = TableReader::open(node, "kvm", &KVM_KEYS)?;
+    Ok(KvmConfig { yield_to_ns: read_cost(&table, "yield_to", frequency_hz)? })
 }
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {

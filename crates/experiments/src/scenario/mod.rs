@@ -50,6 +50,7 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
         ("queue_locks", host::QUEUE_LOCK_KEYS.to_vec()),
         ("boosts", host::BOOST_KEYS.to_vec()),
         ("ple", host::PLE_KEYS.to_vec()),
+        ("kvm", host::KVM_KEYS.to_vec()),
         ("a VM", vm::KEYS.to_vec()),
         ("a NIC", vm::NIC_KEYS.to_vec()),
         ("a TCP stream", vm::TCP_KEYS.to_vec()),

@@ -44,7 +44,7 @@ prop_compose! {
         policy: prop::sample::Index,
         vm_count in 1usize..4,
         weight in 1u32..2000,
-        (ple, smt, window_grow) in (prop::bool::ANY, prop::bool::ANY, 1u32..4),
+        (ple, smt, window_grow, kvm) in (prop::bool::ANY, prop::bool::ANY, 1u32..4, prop::bool::ANY),
         rules in (0u32..20, prop::bool::ANY, 0u64..3 * MS),
     ) -> SimulationConfig {
         let mut policies = policies(1);
@@ -56,6 +56,7 @@ prop_compose! {
         config.host.pcpus = pcpus;
         with_rules(&mut config, rules.0, rules.1, rules.2);
         (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
+        config.host.kvm = kvm.then_some(KvmConfig { yield_to_ns: 400 });
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
         let vm = &mut config.vms[0];

@@ -29,7 +29,7 @@ const SCENARIO: &str = r#"
 "#;
 
 /// Paths of times and counts that every policy has.
-const PATHS: [&str; 52] = [
+const PATHS: [&str; 53] = [
     "duration",
     "warmup",
     "seed",
@@ -48,6 +48,7 @@ const PATHS: [&str; 52] = [
     "host.costs.halt",
     "host.ple.window",
     "host.ple.window_grow",
+    "host.kvm.yield_to",
     "vm.one.vcpus",
     "vm.one.copies",
     "vm.one.weight",

@@ -26,6 +26,7 @@ impl Machine {
     /// A waiting vCPU has got a pCPU.
     #[inline]
     pub fn runs(&mut self, vcpu: VcpuId) {
+        self.waits_in_exit(vcpu, false);
         let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Runnable);
         let kind = host.kind();

@@ -13,10 +13,8 @@
 //!            vCPU goes to an idle pCPU, and an idle pCPU pulls. Both look within the own last-level cache
 //!            first, then host-wide. At ticks load (the weights of a queue) is balanced with the next pCPU,
 //!            and now and then with the busiest one (`balance.rs`).
-//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU. A
-//!            vCPU that gave way in a pause-loop exit is a target every time, not every second one
-//!            (`kvm_vcpu_eligible_for_directed_yield`). NUMA nodes are no domain of their own, and looking
-//!            beyond the cache costs nothing.
+//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU.
+//!            NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
 
 mod balance;
 mod groups;
@@ -172,11 +170,16 @@ impl Eevdf {
     /// kvm_vcpu_on_spin: the next sibling that waits and may be waited for; `yield_to` makes it its queue's
     /// next pick.
     fn directed_yield(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
-        let vm = &mut self.vms[self.vm_of[vcpu]];
-        let Some(sibling) = machine.next_boostable(vm.first_vcpu, vm.vcpus, vm.last_boosted) else {
+        let vm = self.vm_of[vcpu];
+        let are_alone = |machine: &Machine, sibling| {
+            let pcpu = machine.vcpus[sibling].pcpu;
+            let [own, other] = [on, pcpu].map(|pcpu| self.queues[pcpu].waiting);
+            pcpu != on && own == 0 && other == 1 && machine.is_idle(pcpu)
+        };
+        let Some(sibling) = machine.yields_to(vcpu, self.vms[vm].last_boosted, are_alone) else {
             return false;
         };
-        vm.last_boosted = sibling;
+        self.vms[vm].last_boosted = sibling;
         self.choice = None;
         let pcpu = self.waits_on[sibling];
         debug_assert_eq!(pcpu, machine.vcpus[sibling].pcpu);

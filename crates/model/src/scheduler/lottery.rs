@@ -43,7 +43,7 @@ impl Hooks for Lottery {
         Self { directed_yield: DirectedYield::new(machine), random: Random::stream(SEED, 0) }
     }
 
-    fn on_hint(core: &mut FairShare<Self>, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
+    fn on_hint(core: &mut FairShare<Self>, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
         core.hooks.directed_yield.on_hint(machine, vcpu, pcpu)
     }
 

@@ -111,7 +111,7 @@ pub trait Core: Scheduler {
 pub trait Hooks: Sized {
     fn new(machine: &Machine) -> Self;
     /// `vcpu`, which runs on `pcpu`, spins: what becomes of it?
-    fn on_hint(core: &mut FairShare<Self>, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer;
+    fn on_hint(core: &mut FairShare<Self>, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer;
     /// The vCPU that runs next on this pCPU, before those in the queues: one of them, or the present one, for
     /// another turn. `gave_way`: that one has yielded.
     fn goes_first(

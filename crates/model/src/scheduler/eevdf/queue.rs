@@ -44,8 +44,6 @@ impl Task {
 
 /// A VM as this scheduler knows it.
 pub struct Vm {
-    pub first_vcpu: VcpuId,
-    pub vcpus: u32,
     pub weight: u32,
     /// Where the round-robin over its vCPUs stands.
     pub last_boosted: VcpuId,
@@ -53,8 +51,8 @@ pub struct Vm {
 
 impl Vm {
     pub fn of(vm: &HostVm) -> Self {
-        let &HostVm { first_vcpu, vcpus, weight, .. } = vm;
-        Self { first_vcpu, vcpus, weight, last_boosted: first_vcpu }
+        let &HostVm { first_vcpu, weight, .. } = vm;
+        Self { weight, last_boosted: first_vcpu }
     }
 
     /// Time by the weight, in which runtimes and deadlines are. Rounded up: else a slice that is charged in

@@ -27,10 +27,10 @@ impl DirectedYield {
     }
 
     /// `vcpu`, which runs on `pcpu`, spins.
-    pub fn on_hint(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
+    pub fn on_hint(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
         let number = machine.vcpus[vcpu].vm;
-        let (vm, last) = (&machine.vms[number], self.yielded_to[number]);
-        match machine.next_boostable(vm.first_vcpu, vm.vcpus, last) {
+        // Who waits in a queue that others run from isn't alone.
+        match machine.yields_to(vcpu, self.yielded_to[number], |_, _| false) {
             Some(sibling) => {
                 self.yielded_to[number] = sibling;
                 self.heirs[pcpu] = Some(sibling);

@@ -16,7 +16,7 @@ impl Hooks for KvmHost {
         Self { directed_yield: DirectedYield::new(machine) }
     }
 
-    fn on_hint(core: &mut FairShare<Self>, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
+    fn on_hint(core: &mut FairShare<Self>, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
         core.hooks.directed_yield.on_hint(machine, vcpu, pcpu)
     }
 

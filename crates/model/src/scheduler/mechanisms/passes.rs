@@ -89,6 +89,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             }
             let spinner = spinner_of(cause, scope, found);
             if self.keeps_spinning(&spinner) {
+                machine.refuses_to_yield(vcpu);
                 return self.go_on(machine, vcpu, self.promised(machine, scope, asked_for_nobody), u64::MAX);
             }
             let spinner = self.look_at_wait(machine, vcpu, spinner);
@@ -96,6 +97,7 @@ impl<Normal: Core> MicroSliced<Normal> {
                 let until_ns = machine.now_ns - spinner.spun_ns + self.rules.patience_ns;
                 let promised = self.promised(machine, scope, asked_for_nobody);
                 let depends_on = promised.map(|promised| self.while_patient(&spinner, promised));
+                machine.refuses_to_yield(vcpu);
                 return self.go_on(machine, vcpu, depends_on, until_ns);
             }
         }

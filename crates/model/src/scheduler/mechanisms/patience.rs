@@ -105,6 +105,9 @@ impl<Normal: Core> MicroSliced<Normal> {
         } else {
             self.patience.lasts_until(vcpu, until_ns)
         }
+        if machine.tries_cost() {
+            return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
+        }
         let Some(depends_on) = asked_for_nobody else {
             return YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         };

@@ -70,11 +70,11 @@ impl Interrupts {
 impl GroupedEevdf {
     /// Whether a sibling was yielded to.
     pub(super) fn yield_to_a_sibling(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
-        let Some(sibling) = self.sibling_to_yield_to(machine, vcpu) else { return false };
+        let Some(sibling) = self.sibling_to_yield_to(machine, vcpu, on) else { return false };
         let vm = self.vm_of[vcpu];
         self.last_boosted[vm] = sibling;
         let pcpu = machine.vcpus[sibling].pcpu;
-        if pcpu != on && self.queues[on].tasks() == 1 && self.queues[pcpu].tasks() == 1 {
+        if self.are_alone(machine, on, sibling) {
             return false;
         }
         let queue = &mut self.queues[pcpu];
@@ -99,20 +99,34 @@ impl GroupedEevdf {
         true
     }
 
-    pub(super) fn sibling_to_yield_to(&self, machine: &Machine, vcpu: VcpuId) -> Option<VcpuId> {
+    /// Whether a vCPU and one that waits have a queue for themselves each.
+    fn are_alone(&self, machine: &Machine, on: PcpuId, sibling: VcpuId) -> bool {
+        let pcpu = machine.vcpus[sibling].pcpu;
+        pcpu != on && self.queues[on].tasks() == 1 && self.queues[pcpu].tasks() == 1
+    }
+
+    pub(super) fn sibling_to_yield_to(
+        &self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        on: PcpuId,
+    ) -> Option<VcpuId> {
         let vm = self.vm_of[vcpu];
-        let waits = |vcpu: &VcpuId| machine.vcpus[*vcpu].state == VcpuState::Runnable;
-        let receiver = self.interrupts.receiver_of(machine.now_ns, vcpu).filter(waits);
+        let waits = |machine: &Machine, vcpu| machine.vcpus[vcpu].state == VcpuState::Runnable;
+        let receiver = self.interrupts.receiver_of(machine.now_ns, vcpu);
+        let receiver = receiver.filter(|&receiver| waits(machine, receiver));
         if receiver.is_some() {
             return receiver;
         }
         let (first, count) = (machine.vms[vm].first_vcpu, machine.vms[vm].vcpus);
         let last = self.last_boosted[vm];
-        let usual = machine.next_boostable(first, count, last);
+        let are_alone = |machine: &Machine, sibling| self.are_alone(machine, on, sibling);
+        let usual = machine.yields_to(vcpu, last, are_alone);
         if usual.is_some() || !self.config.ipi_aware {
             return usual;
         }
-        (1..=count).map(|step| first.plus((last.since(first) + step) % count)).find(waits)
+        let mut round = (1..=count).map(|step| first.plus((last.since(first) + step) % count));
+        round.find(|&sibling| waits(machine, sibling))
     }
 
     /// Makes a waiting one eligible at both levels.

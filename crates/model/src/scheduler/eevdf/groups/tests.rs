@@ -148,13 +148,14 @@ fn the_proposal_yields_to_the_recipient_of_the_spinners_interrupt() {
     let mut host = Host::awake(EevdfConfig { ipi_aware: true, ..samples::eevdf() }, 1, &[(4, 256)]);
     let spinner = host.switch(0);
     let awaited = vcpu(if spinner == vcpu(3) { 2 } else { 3 });
-    let target = |host: &Host| host.scheduler.sibling_to_yield_to(&host.machine, spinner);
-    assert_ne!(target(&host), Some(awaited), "the next one in turn is another");
+    let target =
+        |host: &mut Host| host.scheduler.sibling_to_yield_to(&mut host.machine, spinner, PcpuId::new(0));
+    assert_ne!(target(&mut host), Some(awaited), "the next one in turn is another");
     host.scheduler.ipi(&mut host.machine, spinner, awaited, IpiKind::CallFunction);
-    assert_eq!(target(&host), Some(awaited));
+    assert_eq!(target(&mut host), Some(awaited));
     host.scheduler.acknowledged(&host.machine, awaited, false);
-    assert_ne!(target(&host), Some(awaited), "it has handled it");
+    assert_ne!(target(&mut host), Some(awaited), "it has handled it");
     host.scheduler.ipi(&mut host.machine, spinner, awaited, IpiKind::CallFunction);
     host.machine.now_ns += 50 * MS;
-    assert_ne!(target(&host), Some(awaited), "that is long ago");
+    assert_ne!(target(&mut host), Some(awaited), "that is long ago");
 }
