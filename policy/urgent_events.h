@@ -14,7 +14,7 @@
  *                          since a requester that spins without yielding shows nothing else; the paper
  *                          doesn't count it
  *              URGENT_PLE  a wait for a lock: a pause-loop exit, or the halt that ends such a spin in a
- *                          paravirtual guest
+ *                          paravirtual guest; and a stop after which a holder or an heir is asked for
  *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
  *                          because it was woken and isn't boosted
  *
@@ -66,6 +66,15 @@ POLICY u32 urgent_event_of_wakeup(const struct woken_observation *seen, u32 reas
 	u32 needs_help = reason == WOKEN_REQUESTS || reason == WOKEN_NO_MICRO_POOL;
 
 	return seen->interrupted && seen->kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
+}
+
+/*
+ * Returns the urgent event of a stop after which a vCPU is asked for with this cause. Waiters whose spins
+ * don't exit make no other.
+ */
+POLICY u32 urgent_event_of_stop(u32 cause)
+{
+	return cause == CAUSE_HOLDER || cause == CAUSE_HEIR ? URGENT_PLE : URGENT_NONE;
 }
 
 #endif

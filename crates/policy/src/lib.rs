@@ -207,6 +207,12 @@ pub fn urgent_event_of_wakeup(seen: &WokenObservation, decision: &WokenDecision)
     UrgentEvent::of(unsafe { c::urgent_event_of_wakeup(seen, decision.reason.value()) })
 }
 
+/// What Algorithm 1 counts a stop as after which a vCPU is asked for because of this.
+pub fn urgent_event_of_stop(cause: Cause) -> UrgentEvent {
+    // SAFETY: a plain value.
+    UrgentEvent::of(unsafe { c::urgent_event_of_stop(cause as u32) })
+}
+
 /// The weight of one of a VM's active vCPUs (`policy/fair_share.h`).
 pub fn vcpu_weight(vm_weight: u32, active_vcpu_count: u32) -> u64 {
     // SAFETY: plain values.

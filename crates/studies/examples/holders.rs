@@ -4,9 +4,11 @@
 //! cargo run --release -p microslice-studies --example holders -- programs              # all of them
 //! cargo run --release -p microslice-studies --example holders -- programs exim gmake
 //! cargo run --release -p microslice-studies --example holders -- random 40 52001
+//! cargo run --release -p microslice-studies --example holders -- locks
 //! ```
 //!
-//! Tables: `programs` (the papers', with guests of today), `random` (so many scenarios, from that seed).
+//! Tables: `programs` (the papers', with guests of today), `random` (so many scenarios, from that seed), `locks`
+//! (one contended lock, by its kind, with pause-loop exits and without).
 
 use microslice_engine::report::{RunReport, VmReport};
 use microslice_engine::simulate;
@@ -32,15 +34,24 @@ const RULES: [&str; 5] = [
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a policy made of a scenario's runs: of each VM its units of work, and how long its woken threads
-/// waited at the 99th percentile.
-struct Outcome(Vec<(f64, f64)>);
+/// What a policy made of a VM in a scenario's runs.
+struct Figures {
+    /// Units of work.
+    work: f64,
+    /// How long its woken threads waited at the 99th percentile.
+    felt_ns: f64,
+    /// How long its waiters waited for a lock, at the 99th percentile of the worst of its locks.
+    lock_ns: f64,
+}
+
+/// Of each VM.
+struct Outcome(Vec<Figures>);
 
 impl Outcome {
     fn of(reports: &[RunReport]) -> Self {
         let vm = |at: usize| {
             let of_each = |figure: fn(&VmReport) -> f64| mean(reports.iter().map(|run| figure(&run.vms[at])));
-            (of_each(work), of_each(felt_ns))
+            Figures { work: of_each(work), felt_ns: of_each(felt_ns), lock_ns: of_each(lock_ns) }
         };
         Self((0..reports[0].vms.len()).map(vm).collect())
     }
@@ -54,6 +65,11 @@ fn work(vm: &VmReport) -> f64 {
 /// Less than a micro slice is felt by nobody.
 fn felt_ns(vm: &VmReport) -> f64 {
     vm.wake_waits.percentile(99.0).unwrap_or(0).max(100_000) as f64
+}
+
+fn lock_ns(vm: &VmReport) -> f64 {
+    let waits = vm.lock_waits.values().filter_map(|waits| waits.percentile(99.0));
+    waits.max().unwrap_or(0).max(1) as f64
 }
 
 /// The geometric mean.
@@ -72,7 +88,8 @@ fn main() -> Result<(), Failure> {
     match words.split_first().map(|(table, rest)| (table.as_str(), rest)) {
         Some(("programs", programs)) => show_programs(programs),
         Some(("random", [scenarios, seed])) => show_random(scenarios.parse()?, seed.parse()?),
-        _ => Err("usage: holders programs [PROGRAM…] | random SCENARIOS SEED".into()),
+        Some(("locks", [])) => show_locks(),
+        _ => Err("usage: holders programs [PROGRAM…] | random SCENARIOS SEED | locks".into()),
     }
 }
 
@@ -96,20 +113,65 @@ fn show_programs(wanted: &[String]) -> Result<(), Failure> {
         Ok(load(&format!("{}-swaptions", programs[program]), &overrides)?.config)
     };
     let outcomes = outcomes(programs.len(), SEEDS as usize, &config)?;
-    println!("| | {} |", programs.join(" | "));
+    show_pairs(&programs, &outcomes, |vm| vm.felt_ns);
+    Ok(())
+}
+
+/// Likewise, of a VM whose vCPUs take one lock, beside one that computes; waits are for the lock.
+fn show_locks() -> Result<(), Failure> {
+    let kinds = ["ticket", "queued", "pv-queued", "test-and-set"];
+    let names = kinds.map(|kind| [kind.to_owned(), format!("{kind}, no exits")]);
+    let config = |job: usize| {
+        let (column, policy, seed) = place(job, policies().len(), SEEDS as usize);
+        let text = contended(kinds[column / 2], column % 2 == 0);
+        let (policy, seed) = (Some(policies()[policy].clone()), Some(seed as u64 + 1));
+        Ok(parse("locks.toml", &text, &Overrides { policy, seed, settings: Vec::new() })?.config)
+    };
+    let names = names.concat();
+    let outcomes = outcomes(names.len(), SEEDS as usize, &config)?;
+    show_pairs(&names, &outcomes, |vm| vm.lock_ns);
+    Ok(())
+}
+
+/// Eight vCPUs that take a lock of this kind for 20 us after each 60, beside sixteen that compute, on eight
+/// pCPUs. `exits`: pause loops do.
+fn contended(kind: &str, exits: bool) -> String {
+    format!(
+        r#"
+        host = {{ extends = "xeon-e5645", pcpus = 8, smt_threads = 1, ple = {{ enabled = {exits} }} }}
+        warmup = "500 ms"
+        duration = "3 s"
+        [[vm]]
+        name = "target"
+        vcpus = 8
+        kernel = "{GUEST}"
+        workloads = [{{ name = "w", threads = "per vcpu",
+            lock = [{{ name = "own", kind = "{kind}", symbol = "get_page_from_freelist" }}],
+            program = [{{ compute = "60 us" }}, {{ lock = "own", hold = "20 us" }}, {{ progress = 1 }}] }}]
+        [[vm]]
+        name = "hogs"
+        vcpus = 16
+        kernel = "{GUEST}"
+        workloads = [{{ name = "hog", threads = "per vcpu", program = [{{ compute = "1 ms" }}, {{ progress = 1 }}] }}]
+        "#
+    )
+}
+
+/// A row of each policy, a column of each scenario of two VMs.
+fn show_pairs(names: &[impl AsRef<str>], outcomes: &[Vec<Outcome>], waits_ns: fn(&Figures) -> f64) {
+    println!("| | {} |", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" | "));
     for (number, policy) in policies().iter().enumerate().skip(1) {
         let cell = |of_policies: &Vec<Outcome>| {
             let [first, this] = [&of_policies[0].0, &of_policies[number].0];
             format!(
-                "{:.2}, {:.2}; {:.2}",
-                this[0].0 / first[0].0,
-                this[1].0 / first[1].0,
-                this[0].1 / first[0].1
+                "{:.2}, {:.2}; {:.3}",
+                this[0].work / first[0].work,
+                this[1].work / first[1].work,
+                waits_ns(&this[0]) / waits_ns(&first[0])
             )
         };
         println!("| `{policy}` | {} |", outcomes.iter().map(cell).collect::<Vec<_>>().join(" | "));
     }
-    Ok(())
 }
 
 /// Of each policy work and felt waits of all VMs, relative to `eevdf`: means, and how many scenarios lose.
@@ -125,14 +187,14 @@ fn show_random(scenarios: usize, first_seed: u64) -> Result<(), Failure> {
     let outcomes = outcomes(scenarios, regret::RUNS as usize, &config)?;
     println!("| policy | work | below 0.95 | above 1.05 | felt p99 | above 1.1 |");
     for (number, policy) in policies().iter().enumerate().skip(1) {
-        let ratios = |figure: fn(&(f64, f64)) -> f64| -> Vec<f64> {
+        let ratios = |figure: fn(&Figures) -> f64| -> Vec<f64> {
             let ratio = |of_policies: &Vec<Outcome>| {
                 let pairs = of_policies[number].0.iter().zip(&of_policies[0].0);
                 mean(pairs.map(|(this, first)| figure(this) / figure(first)))
             };
             outcomes.iter().map(ratio).collect()
         };
-        let (work, felt) = (ratios(|vm| vm.0), ratios(|vm| vm.1));
+        let (work, felt) = (ratios(|vm| vm.work), ratios(|vm| vm.felt_ns));
         let count = |values: &[f64], is_one: fn(f64) -> bool| values.iter().filter(|&&v| is_one(v)).count();
         println!(
             "| `{policy}` | {:.3} | {} | {} | {:.2} | {} |",

@@ -110,3 +110,11 @@ fn a_wake_up_is_urgent_if_a_device_interrupt_is_its_reason() {
     let kick = WokenObservation { lock_halt: 1, interrupted: 0, ..virq };
     assert_eq!(of_wakeup(kick), [None; 2], "its halt was counted");
 }
+
+#[test]
+fn a_holder_or_an_heir_that_is_asked_for_counts_as_a_wait_for_a_lock() {
+    for &cause in Cause::ALL {
+        let counts = matches!(cause, Cause::Holder | Cause::Heir);
+        assert_eq!(urgent_event_of_stop(cause), if counts { Ple } else { None }, "{cause:?}");
+    }
+}

@@ -117,26 +117,36 @@ impl Holders {
 
 impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn asks_for_stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let holds = self.holders.asks_for(machine, vcpu);
-        if self.micro_pcpus_for(machine, vcpu) == 0 {
+        let holds = self.holders.asks_for(machine, vcpu) && !self.pool.is_accelerated(vcpu);
+        let vm = machine.vcpus[vcpu].vm;
+        if !self.worth_helping.helps(vm) {
             return;
         }
-        if holds && !self.pool.is_accelerated(vcpu) {
-            self.accelerate(machine, vcpu, Cause::Holder);
-        } else {
-            self.tries_heir(machine, machine.vcpus[vcpu].vm);
+        let wanted = if holds { Some(vcpu) } else { self.next_heir(machine, vm) };
+        let Some(wanted) = wanted else { return };
+        let cause = if holds { Cause::Holder } else { Cause::Heir };
+        self.pool_size.count_urgent(policy::urgent_event_of_stop(cause), 1);
+        if self.pool.count() > 0 {
+            self.asks_unasked(machine, wanted, cause);
         }
     }
 
     /// Somebody of the VM may wait for a lock. Whether a stopped waiter was asked for.
     pub(super) fn tries_heir(&mut self, machine: &mut Machine, vm: VmId) -> bool {
-        let heir = self.holders.next_heir(machine, vm, |vcpu| machine.vcpus[vcpu].requested);
-        let Some(heir) = heir else { return false };
-        let is_tried = self.accelerate(machine, heir, Cause::Heir) == Request::Granted;
-        if is_tried {
-            self.holders.is_tried(machine, heir);
+        let heir = self.next_heir(machine, vm);
+        heir.is_some_and(|heir| self.asks_unasked(machine, heir, Cause::Heir))
+    }
+
+    fn next_heir(&mut self, machine: &Machine, vm: VmId) -> Option<VcpuId> {
+        self.holders.next_heir(machine, vm, |vcpu| machine.vcpus[vcpu].requested)
+    }
+
+    fn asks_unasked(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> bool {
+        let is_granted = self.accelerate(machine, vcpu, cause) == Request::Granted;
+        if is_granted && cause == Cause::Heir {
+            self.holders.is_tried(machine, vcpu);
         }
-        is_tried
+        is_granted
     }
 }
 
