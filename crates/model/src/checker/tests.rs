@@ -174,7 +174,7 @@ fn verdict_on_waiting(scheduler: &SchedulerKind, weight: u32, waited_ns: u64) ->
 }
 
 #[test]
-fn how_long_a_vcpu_may_wait_follows_from_turns_and_weights() {
+fn a_vcpu_may_wait_as_turns_and_weights_explain() {
     let ms = 1_000_000;
     let stride = || SchedulerKind::Stride(StrideConfig { slice_ns: ms });
     let credit = || SchedulerKind::Credit(CreditConfig { slice_ns: ms, ..samples::credit() });
