@@ -17,7 +17,7 @@
 //! | no lost wake-up | none waits beside a free lock; none halts that has something to do (`guest/lost.rs`) |
 //! | waiting vCPUs are counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
-//! | no starvation | none waits longer than turns, weights and configuration explain (`checker/starvation.rs`) |
+//! | no starvation | none waits longer than turns and weights explain (`checker/starvation.rs`) |
 
 use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::events::{IpiKind, TraceEvent};

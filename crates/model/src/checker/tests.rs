@@ -163,8 +163,8 @@ fn a_pick_of_a_blocked_vcpu_is_found() {
     assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
 }
 
-/// What the checker says when both vCPUs of a VM with this weight, beside four of another one with 1,000, have
-/// waited for so long.
+/// What the checker says when both vCPUs of a VM with this weight, beside four of another one with 1,000,
+/// have waited for so long.
 fn verdict_on_waiting(scheduler: &SchedulerKind, weight: u32, waited_ns: u64) -> Result<(), String> {
     let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];
     let mut machine = Machine::new(&HostConfig { pcpus: 2, ..samples::host() }, vms);
@@ -187,7 +187,7 @@ fn a_vcpu_may_wait_as_turns_and_weights_explain() {
         (stride(), 100, 4 * 42 * ms),
         // An accounting of credits takes 30 ms, however short turns are.
         (credit(), 1_000, 4 * 6 * 30 * ms),
-        // Two VMs of equal weight, and one of the two vCPUs of one. Turns end at ticks, and draws may be lost.
+        // Two VMs of equal weight, and a vCPU of one of them. Turns end at ticks, and draws may be lost.
         (lottery(), 1_000, 40 * 4 * 2 * ms),
     ] {
         assert_eq!(verdict_on_waiting(&scheduler, weight, allowed_ns), Ok(()), "{scheduler:?}");
