@@ -17,23 +17,18 @@
 //! | no lost wake-up | none waits beside a free lock; none halts that has something to do (`guest/lost.rs`) |
 //! | waiting vCPUs are counted right | [`Machine::waiting_adds_up`] |
 //! | work conservation | no pCPU of the normal pool stays idle while a vCPU that may run there waits |
-//! | no starvation | none waits runnable beyond five seconds, or beyond a few times what its share explains |
+//! | no starvation | none waits longer than turns and weights explain (`checker/starvation.rs`) |
 
 use crate::config::{DelayPreemptionConfig, Mechanics, SchedulerKind};
 use crate::events::{IpiKind, TraceEvent};
-use crate::ids::{IdVec, LockId, PcpuId, VcpuId, VmId};
-use crate::machine::{HostVm, Machine, VcpuState};
+use crate::ids::{IdVec, LockId, PcpuId, VcpuId};
+use crate::machine::{Machine, VcpuState};
 use boosts::BoostBudgets;
+use starvation::Starvation;
 use std::collections::{BTreeMap, BTreeSet};
 use urgent::UrgentQueues;
 use windows::Windows;
 
-/// Xen's credit scheduler lets a vCPU without credits wait for whole accounting periods: far below this
-/// anyway.
-const STARVATION_NS: u64 = 5_000_000_000;
-/// Whose share is so small that it is due a turn once in many seconds starves when it has missed that many of
-/// them.
-const TURNS_MISSED: u64 = 4;
 /// An idle pCPU looks for work at the latest one host tick after some appeared (idle pCPUs are tickled at
 /// wake-ups).
 const IDLE_BESIDE_WORK_NS: u64 = 20_000_000;
@@ -50,13 +45,12 @@ pub struct Checker {
     /// A blocked vCPU was picked: which, and for which pCPU.
     blocked_pick: Option<(VcpuId, PcpuId)>,
     grace: GraceLimits,
-    /// The longest turn of the normal pool.
-    turn_ns: u64,
     /// Of each vCPU.
     longer: IdVec<VcpuId, Longer>,
     urgent: UrgentQueues,
     windows: Windows,
     boosts: BoostBudgets,
+    starvation: Starvation,
 }
 
 /// What a scheduler may add to a turn.
@@ -134,11 +128,11 @@ impl Checker {
             blocked_pick: None,
             micro_slice: MicroSlice::of(scheduler),
             grace: GraceLimits::of(scheduler),
-            turn_ns: scheduler.turn_ns(),
             longer: IdVec::of(Longer::default(), vcpus),
             urgent: UrgentQueues::new(pcpus, vcpus, scheduler),
             windows: Windows::new(pcpus, vcpus, delay),
             boosts: BoostBudgets::new(vcpus, scheduler),
+            starvation: Starvation::new(scheduler, delay),
         }
     }
 
@@ -329,12 +323,7 @@ impl Checker {
     }
 
     /// Slower properties, once a simulated millisecond.
-    pub fn check_host(
-        &self,
-        machine: &Machine,
-        may_idle: impl Fn(PcpuId) -> bool,
-        shares_by_vm: bool,
-    ) -> Result<(), String> {
+    pub fn check_host(&self, machine: &Machine, may_idle: impl Fn(PcpuId) -> bool) -> Result<(), String> {
         let now_ns = machine.now_ns;
         self.accelerated.keys().try_for_each(|&vcpu| self.micro_slice_lasts(now_ns, vcpu))?;
         self.urgent.nobody_is_urgent_for_ever(now_ns)?;
@@ -348,12 +337,7 @@ impl Checker {
                 continue;
             }
             let waited_ns = now_ns - vcpu.since_ns;
-            let starves = || {
-                waited_ns > TURNS_MISSED * time_between_turns_ns(machine, vcpu.vm, shares_by_vm, self.turn_ns)
-            };
-            if waited_ns > STARVATION_NS && starves() {
-                return Err(format!("vCPU {id} starves: runnable for {waited_ns} ns"));
-            }
+            self.starvation.check(machine, id, waited_ns)?;
             let idle = machine.pcpus.ids().find(|&pcpu| {
                 machine.is_idle(pcpu)
                     && !may_idle(pcpu)
@@ -370,20 +354,6 @@ impl Checker {
     }
 }
 
-/// How often a vCPU of this VM is due a turn if all others always want to run: `shares_by_vm` as in
-/// [`SchedulerKind::shares_by_vm`].
-fn time_between_turns_ns(machine: &Machine, vm: VmId, shares_by_vm: bool, turn_ns: u64) -> u64 {
-    let weight_of = |vm: &HostVm| {
-        let of_each = f64::from(vm.weight);
-        if shares_by_vm { of_each / f64::from(vm.vcpus) } else { of_each }
-    };
-    let all: f64 = machine.vms.iter().map(|vm| weight_of(vm) * f64::from(vm.vcpus)).sum();
-    let own = &machine.vms[vm];
-    // Nothing says which other vCPUs may run where it may: all of them, at the worst.
-    let pcpus = machine.pcpus.ids().filter(|&pcpu| own.allows(pcpu)).count();
-    (turn_ns as f64 * all / weight_of(own) / pcpus.max(1) as f64) as u64
-}
-
 fn index_of(kind: IpiKind) -> Option<usize> {
     match kind {
         IpiKind::Reschedule => Some(0),
@@ -393,6 +363,7 @@ fn index_of(kind: IpiKind) -> Option<usize> {
 }
 
 mod boosts;
+mod starvation;
 #[cfg(test)]
 mod tests;
 mod urgent;

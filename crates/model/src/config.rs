@@ -473,7 +473,10 @@ impl SchedulerKind {
     pub fn turn_ns(&self) -> u64 {
         match self {
             Self::Credit(credit) => credit.slice_ns,
-            Self::MicroSliced(config) => config.normal.slice_ns(),
+            Self::MicroSliced(config) => match &config.normal {
+                NormalPoolKind::Credit(credit) => credit.slice_ns,
+                NormalPoolKind::FairShare(pool) => pool.slice_ns + pool.tick_ns,
+            },
             Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => {
                 eevdf.base_slice_ns + eevdf.tick_ns
             }

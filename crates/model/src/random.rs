@@ -1,6 +1,6 @@
 //! Random numbers and distributions of times: integers only once a run has started, but for distributions
 //! beyond the first thousand. Logarithms and exponentials are those of `libm`, so that every platform has the
-//! same trace: the standard library's are the platform's own, and may differ in the last place.
+//! same trace. Those of the standard library are the platform's own, and may differ in the last place.
 
 use crate::config::Duration;
 use indexmap::IndexSet;

@@ -20,7 +20,7 @@ impl Simulation<'_> {
         let lends = self.config.scheduler.lends();
         let may_idle = |pcpu| self.scheduler.is_micro(pcpu) && !lends;
         checker
-            .check_host(&self.machine, may_idle, self.config.scheduler.shares_by_vm())
+            .check_host(&self.machine, may_idle)
             .and_then(|()| self.nothing_is_lost(checker))
             .map_err(|what| SimError::Check { time_ns: self.machine.now_ns, what })
     }

@@ -6,11 +6,11 @@
 //! a table over a file. The steps: load and layer the files (`library`), resolve names, apply `--set`, read
 //! typed values (`host`, `vm`, …).
 //!
-//! Values are looked up by key, not read by derived `Deserialize`: three readers of six so written (`policy`,
-//! `host`, `delay`), with what they needed, came to 1,427 lines added and 718 removed. A value's place is in
-//! the file that gave it, or in `--set`; `toml::Spanned` counts bytes of one text. So serde needs a
-//! deserializer over this tree, of 370 lines where `reader` has 180. Ranges and words of values take types of
-//! their own, another 440. What keys mean together is checked by hand either way.
+//! Values are looked up by key, not read by derived `Deserialize`. A draft with three of six readers so
+//! written (`policy`, `host`, `delay`) added 1,427 lines and removed 718. A value's place is in the file that
+//! gave it, or in `--set`, where `toml::Spanned` counts bytes of one text. So serde needs a deserializer over
+//! this tree, of 370 lines where `reader` has 180. Ranges and words of values take types of their own,
+//! another 440. What keys mean together is checked by hand either way.
 
 mod built_in;
 mod delay;

@@ -1,6 +1,7 @@
 use super::*;
-use crate::config::{CreditConfig, HostConfig};
+use crate::config::{CreditConfig, FairSharePool, HostConfig, StrideConfig};
 use crate::events::StopReason;
+use crate::machine::HostVm;
 use crate::samples;
 use microslice_policy::{Cause, GuestClass};
 
@@ -122,7 +123,7 @@ fn a_vcpu_that_stays_accelerated_for_longer_than_a_micro_slice_is_found() {
     let mut machine =
         Machine::new(&HostConfig { pcpus: 2, ..samples::host() }, vec![HostVm::new(2, 256, Vec::new())]);
     machine.now_ns = late_ns;
-    assert_eq!(running().check_host(&machine, |_| true, false), error);
+    assert_eq!(running().check_host(&machine, |_| true), error);
 }
 
 #[test]
@@ -162,26 +163,38 @@ fn a_pick_of_a_blocked_vcpu_is_found() {
     assert_eq!(checker.settled().unwrap_err(), "vCPU 1 is picked for pCPU 0, but is blocked");
 }
 
-/// What the checker says when all of a VM with this weight, beside another one with 1,000, have waited for so
-/// long.
-fn verdict_on_waiting(weight: u32, waited_ns: u64, shares_by_vm: bool) -> Result<(), String> {
+/// What the checker says when both vCPUs of a VM with this weight, beside four of another one with 1,000,
+/// have waited for so long.
+fn verdict_on_waiting(scheduler: &SchedulerKind, weight: u32, waited_ns: u64) -> Result<(), String> {
     let vms = vec![HostVm::new(2, weight, Vec::new()), HostVm::new(4, 1_000, Vec::new())];
     let mut machine = Machine::new(&HostConfig { pcpus: 2, ..samples::host() }, vms);
     (0..2).for_each(|vcpu| machine.wakes(VcpuId::new(vcpu)));
     machine.now_ns = waited_ns;
-    checker(GraceLimits::default()).check_host(&machine, |_| true, shares_by_vm)
+    Checker::new(2, 6, 1, scheduler, None).check_host(&machine, |_| true)
 }
 
 #[test]
-fn a_vcpu_that_waits_for_five_seconds_starves_unless_a_small_share_explains_it() {
-    assert_eq!(verdict_on_waiting(1_000, STARVATION_NS, false), Ok(()));
-    let starves = |waited_ns| Err(format!("vCPU 0 starves: runnable for {waited_ns} ns"));
-    assert_eq!(verdict_on_waiting(1_000, STARVATION_NS + 1, false), starves(STARVATION_NS + 1));
-    // Of two pCPUs one in 2,001 or, by VMs' weights, in 1,001 is its part.
-    let due_ns = [TURNS_MISSED * SLICE_NS * 2_001, TURNS_MISSED * SLICE_NS * 1_001];
-    for (by_vm, due_ns) in [false, true].into_iter().zip(due_ns) {
-        assert_eq!(verdict_on_waiting(1, due_ns, by_vm), Ok(()));
-        assert_eq!(verdict_on_waiting(1, due_ns + 1_000, by_vm), starves(due_ns + 1_000));
+fn a_vcpu_may_wait_as_turns_and_weights_explain() {
+    let ms = 1_000_000;
+    let stride = || SchedulerKind::Stride(StrideConfig { slice_ns: ms });
+    let credit = || SchedulerKind::Credit(CreditConfig { slice_ns: ms, ..samples::credit() });
+    let lottery =
+        || SchedulerKind::Lottery(FairSharePool { slice_ns: ms, tick_ns: ms, ..samples::fair_share() });
+    for (scheduler, weight, allowed_ns) in [
+        // Six of equal weight have a turn each in a round, and four rounds may be missed.
+        (stride(), 1_000, 4 * 6 * ms),
+        // Two of weight 100 beside four of weight 1,000: 42 turns.
+        (stride(), 100, 4 * 42 * ms),
+        // An accounting of credits takes 30 ms, however short turns are.
+        (credit(), 1_000, 4 * 6 * 30 * ms),
+        // Two VMs of equal weight, and a vCPU of one of them. Turns end at ticks, and draws may be lost.
+        (lottery(), 1_000, 40 * 4 * 2 * ms),
+    ] {
+        assert_eq!(verdict_on_waiting(&scheduler, weight, allowed_ns), Ok(()), "{scheduler:?}");
+        let waited_ns = allowed_ns + 1;
+        let starves =
+            format!("vCPU 0 starves: runnable for {waited_ns} ns, where {allowed_ns} ns are explained");
+        assert_eq!(verdict_on_waiting(&scheduler, weight, waited_ns), Err(starves));
     }
 }
 

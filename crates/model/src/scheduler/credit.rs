@@ -22,7 +22,8 @@ use microslice_policy::YieldCause;
 
 /// Credits of one pCPU in one accounting period of 30 ms.
 const CREDITS_PER_PERIOD: i64 = 300;
-const PERIOD_NS: u64 = 30_000_000;
+/// How often vCPUs earn credits.
+pub(crate) const PERIOD_NS: u64 = 30_000_000;
 /// Credits are kept in 1/1000, so that short runs are charged exactly.
 const SCALE: i64 = 1000;
 /// Those of one pCPU in one period, so kept.

@@ -4,7 +4,7 @@
 mod beside;
 mod cfs;
 mod core;
-mod credit;
+pub(crate) mod credit;
 mod eevdf;
 mod lottery;
 mod mechanisms;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Class that the catalogue gives to guest code (paper, Table 3 and section 4.2). Its codes are those of `enum
-/// guest_class` in `policy/types.h`, which this crate doesn't depend on. They are written into BPF maps and
-/// recordings, so they are appended to, never renumbered.
+/// Class that the catalogue gives to guest code (paper, Table 3 and section 4.2). Its codes are those of
+/// `enum guest_class` in `policy/types.h`, which this crate doesn't depend on. They are written into BPF maps
+/// and recordings, so they are appended to, never renumbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
