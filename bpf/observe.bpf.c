@@ -66,6 +66,14 @@ struct vms_map {
 	__type(value, struct vm_seen);
 } vms SEC(".maps");
 
+/* How often. Of more places than there is room for, those that were seen last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MISSED_HOLDERS_MAX);
+	__type(key, struct missed_holder);
+	__type(value, u64);
+} missed_holders SEC(".maps");
+
 static __always_inline struct waiting *waiting_of(const struct vcpu *vcpu)
 {
 	return &((struct vcpu_seen *)vcpu)->waiting;
@@ -296,6 +304,28 @@ static __always_inline void look_at_steal(const struct vcpu *vcpu)
 	seen->steal_ns = told_ns;
 }
 
+/* It held something, in a function of no list. Not static: see maps.bpf.h. */
+__noinline int note_missed_holder(u32 slot, u64 rip)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+	struct vm_feed *feed = vcpu ? vm_feed_at(vcpu->vm) : NULL;
+	struct missed_holder place = {};
+	u64 *count, once = 1;
+
+	if (!vm || !feed)
+		return 0;
+	place.address = rip - feed->layout.slide;
+	place.vm = vcpu->vm;
+	place.generation = vm->generation;
+	count = bpf_map_lookup_elem(&missed_holders, &place);
+	if (count)
+		COUNT(*count);
+	else
+		bpf_map_update_elem(&missed_holders, &place, &once, BPF_NOEXIST);
+	return 0;
+}
+
 static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -303,6 +333,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	struct observed_vcpu *seen;
 	struct vm_stats *stats;
 	u32 class;
+	u64 rip;
 
 	if (!tctx || !vcpu)
 		return;
@@ -312,7 +343,8 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	look_at_steal(vcpu);
 	seen->since_ns = now;
 	__sync_lock_test_and_set(&vcpu->state, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED);
-	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
+	rip = read_guest_rip(vcpu->kvm_vcpu);
+	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, rip);
 	look_at_count(tctx->vcpu - 1, class);
 	if (!runnable)
 		return;
@@ -323,6 +355,8 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	stats = vm_stats_at(vcpu->vm);
 	if (stats)
 		count_stop(stats, vcpu, class);
+	if (vcpu->held > HELD_NOTHING && class == GUEST_CLASS_KERNEL_OTHER)
+		note_missed_holder(tctx->vcpu - 1, rip);
 	if (guest_answer_to_calls(vcpu->kvm_vcpu) == ANSWER_OWED)
 		COUNT(seen->turns_ended_owing);
 }

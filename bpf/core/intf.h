@@ -452,6 +452,15 @@ struct observed_vm {
 	struct wait_stats shootdowns;
 };
 
+#define MISSED_HOLDERS_MAX 8192u
+
+/* Where vCPUs were stopped that held something, and of which symbols don't say so. */
+struct missed_holder {
+	u64 address; /* as linked */
+	u32 vm;
+	u32 generation; /* of that slot */
+};
+
 /* ---- Traces (bpf/core/trace.bpf.h) ---- */
 
 enum trace_kind {

@@ -9,7 +9,7 @@ const PAGES_MAX: usize = 1 << (30 - PAGE_BITS);
 const KERNEL_HALF: u64 = 1 << 47;
 
 /// For each page from the first kernel address on, the first symbol at or behind its start.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct PageIndex {
     first_page: u64,
     starts: Vec<u32>,

@@ -64,6 +64,7 @@ impl TextBounds {
 }
 
 /// The symbols of one kernel, sorted by address; symbols of one address stay in the order of their source.
+#[derive(Clone)]
 pub struct SymbolTable {
     addresses: Vec<u64>,
     /// Start of each name in `names`, and the end of the last: one longer than `addresses`.
@@ -94,7 +95,7 @@ pub(crate) struct TablePartsRef<'t> {
 }
 
 /// (hash, symbol index) sorted by hash. The hasher is keyed at random: a guest can't choose colliding names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct NameIndex {
     hasher: RandomState,
     entries: Vec<(u32, u32)>,

@@ -43,6 +43,8 @@ pub struct VmRates {
     pub accelerations: Option<f64>,
     pub preemptions: f64,
     pub critical: f64,
+    /// Stopped while they held something by their guest's own count, and those that symbols find, a second.
+    pub holding: Option<(f64, f64)>,
     pub vcpus: Vec<VcpuRates>,
 }
 
@@ -140,6 +142,10 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
         accelerations: now.accelerations.map(|count| rate(count, old.accelerations.unwrap_or(0))),
         preemptions: preemptions.iter().map(|(_, rate)| rate).sum(),
         critical: preemptions.iter().filter(|(word, _)| is_critical(word)).map(|(_, rate)| rate).sum(),
+        holding: now.holding.map(|(holding, found)| {
+            let (before, found_before) = old.holding.unwrap_or_default();
+            (rate(holding, before), rate(found, found_before))
+        }),
         vcpus: vcpus.collect(),
     }
 }
@@ -188,6 +194,7 @@ pub mod tests {
             waits: Waits(vec![(30_000, seconds * 90), (9_000_000, seconds * 3)]),
             accelerations: Some(seconds * 12),
             preemptions: words(&[("user", seconds * 30), ("lock_holder", seconds * 6)]),
+            holding: None,
             vcpus: (0..4)
                 .map(|id| VcpuView {
                     id,
@@ -222,6 +229,17 @@ pub mod tests {
             [("tlb_yield".to_owned(), 20.0), ("resched_ipi".to_owned(), 4.0)]
         );
         assert!((web.vcpus[0].ran.unwrap() - 1.0 / 3.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn holders_have_rates_where_they_are_known() {
+        let known = |seconds| {
+            let mut view = run_view(seconds);
+            view.vms[1].holding = Some((seconds * 5, seconds));
+            view
+        };
+        assert_eq!(Rates::between(Some(&run_view(10)), &run_view(12)).vms[1].holding, None);
+        assert_eq!(Rates::between(Some(&known(10)), &known(12)).vms[1].holding, Some((5.0, 1.0)));
     }
 
     #[test]

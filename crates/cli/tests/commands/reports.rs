@@ -148,6 +148,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         is_gone: false,
         weight: 100,
         affinity: vec![],
+        missed: Vec::new(),
         figures,
     };
     observe::Report {

@@ -6,10 +6,10 @@
 
 use crate::HostError;
 use microslice_policy::{CLASS_RANGES_MAX, ClassRange, Code, GUEST_CODES_MAX, GuestCode};
-use microslice_symbols::Kernel;
 use microslice_symbols::critical::{Catalogue, RANGES_MAX};
 use microslice_symbols::preempt_count::CounterSymbols;
 use microslice_symbols::slide::{Landmarks, SlideFinder, halt_sites};
+use microslice_symbols::{Kernel, SymbolTable};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -28,12 +28,19 @@ pub struct GuestKernel {
     /// What leads to its counters in a guest's memory, or the symbol that it lacks for that.
     pub counter_symbols: Result<CounterSymbols, &'static str>,
     landmarks: Landmarks,
+    /// Its symbols, where functions are to be named.
+    symbols: Option<SymbolTable>,
 }
 
 impl GuestKernel {
     /// A finder for the slide of one guest that runs this kernel.
     pub fn slide_finder(&self) -> SlideFinder {
         SlideFinder::new(self.landmarks.clone())
+    }
+
+    /// Returns the function at a linked address, where functions are named.
+    pub fn function_at(&self, address: u64) -> Option<&str> {
+        self.symbols.as_ref()?.lookup(address).map(|hit| hit.symbol.name)
     }
 
     /// Do both say the same of every address?
@@ -54,6 +61,7 @@ const FILES_MAX: usize = 1024;
 pub struct GuestKernels {
     /// Which of their functions are critical.
     catalogue: Catalogue,
+    names_functions: bool,
     places: CodePlaces,
     by_file: BTreeMap<FileIdentity, Result<Weak<GuestKernel>, String>>,
 }
@@ -67,7 +75,12 @@ impl Default for GuestKernels {
 impl GuestKernels {
     /// None yet; `catalogue` will say what is critical in each.
     pub fn of(catalogue: Catalogue) -> Self {
-        Self { catalogue, places: CodePlaces::default(), by_file: BTreeMap::new() }
+        Self { catalogue, names_functions: false, places: CodePlaces::default(), by_file: BTreeMap::new() }
+    }
+
+    /// Keeps the symbols of each, so that functions can be named: some MiB of a kernel.
+    pub fn naming_functions(self) -> Self {
+        Self { names_functions: true, ..self }
     }
 
     /// Reads the image at `path` unless that has been done; `display` is the path that messages show.
@@ -114,7 +127,9 @@ impl GuestKernels {
 
     /// The kernel by its symbols. One that is known already, from wherever it was read, keeps its slot.
     pub fn adopt(&mut self, kernel: &Kernel, unnamed: &str) -> Result<Arc<GuestKernel>, String> {
-        self.places.place(guest_kernel(&self.catalogue, kernel, unnamed)?)
+        let symbols = self.names_functions.then(|| kernel.symbols.clone());
+        let read = guest_kernel(&self.catalogue, kernel, unnamed)?;
+        self.places.place(GuestKernel { symbols, ..read })
     }
 }
 
@@ -189,7 +204,7 @@ fn guest_kernel(catalogue: &Catalogue, kernel: &Kernel, unnamed: &str) -> Result
     let landmarks = Landmarks::new(&kernel.symbols, &sites);
     let release = kernel.symbols.identity().release.clone().unwrap_or_else(|| unnamed.to_owned());
     let counter_symbols = CounterSymbols::of(&kernel.symbols);
-    Ok(GuestKernel { code_slot: 0, release, code, counter_symbols, landmarks })
+    Ok(GuestKernel { code_slot: 0, release, code, counter_symbols, landmarks, symbols: None })
 }
 
 /// One without critical code.
@@ -197,7 +212,7 @@ fn guest_kernel(catalogue: &Catalogue, kernel: &Kernel, unnamed: &str) -> Result
 pub(crate) fn kernel(release: &str) -> GuestKernel {
     let code = GuestCode::new(0x1000, 0x2000, &[]).unwrap();
     let (counter_symbols, landmarks) = (Err("_text"), Landmarks::default());
-    GuestKernel { code_slot: 0, release: release.into(), code, counter_symbols, landmarks }
+    GuestKernel { code_slot: 0, release: release.into(), code, counter_symbols, landmarks, symbols: None }
 }
 
 #[cfg(test)]

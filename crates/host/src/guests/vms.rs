@@ -191,6 +191,14 @@ impl Vm {
         }
     }
 
+    /// Returns the function of its kernel at a linked address, where functions are named.
+    pub fn function_at(&self, address: u64) -> Option<&str> {
+        match &self.guest {
+            GuestKnowledge::Kernel { kernel, .. } => kernel.function_at(address),
+            _ => None,
+        }
+    }
+
     /// Its kernel was found, though it may run another by now.
     pub fn is_known(&self) -> bool {
         matches!(self.guest, GuestKnowledge::Kernel { .. })

@@ -44,7 +44,7 @@ pub fn critical(turns_ended: &[u64]) -> u64 {
 fn critical_turns(figures: &VmFigures, seconds: f64) -> Option<String> {
     let ended = figures.turns_ended();
     let (all, critical, locks) = (add_up(&ended), critical(&ended), ended[GuestClass::LockHolder as usize]);
-    (critical > 0).then(|| {
+    (critical > 0 || figures.stops.holding() > 0).then(|| {
         let percent = critical as f64 / all as f64 * 100.0;
         let holding = match figures.stops.known() {
             0 if locks > 0 => format!(", {} holding a lock", a_second(locks, seconds)),

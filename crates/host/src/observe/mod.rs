@@ -27,6 +27,7 @@ use crate::settings::Settings;
 use crate::shares::weights::{Weighed, weights};
 use programs::Programs;
 use report::{Report, VmReport};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ const POLL: Duration = Duration::from_millis(20);
 const LOOK_FOR_VMS: Duration = Duration::from_millis(200);
 /// After so long without a VM the operator hears that there is none.
 const VMLESS_PATIENCE: Duration = Duration::from_secs(2);
+/// Functions that are named of those in which holders are missed by symbols.
+const MISSED_SHOWN: usize = 10;
 /// VMs that have gone and are still reported: the latest ones.
 const GONE_MAX: usize = 512;
 
@@ -70,7 +73,7 @@ pub fn run(
     stop: &AtomicBool,
     output: &mut Output<'_>,
 ) -> Result<(), HostError> {
-    let mut kernels = GuestKernels::of(settings.catalogue()?);
+    let mut kernels = GuestKernels::of(settings.catalogue()?).naming_functions();
     let host = preflight::check_observer()?;
     for (name, path) in &settings.guests {
         kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
@@ -110,12 +113,14 @@ pub fn run(
     if !span.settle.is_zero() {
         observer.observe(Some(span.settle), span.interval, stop, output)?;
         observer.origin = observer.all_seen(false);
+        observer.programs.forget_missed_holders();
     }
     let observed = observer.observe(span.length, span.interval, stop, output);
     observer.end_trace(output)?;
     observed?;
     let mut report = observer.all_seen(true).since(&observer.origin);
     report.vms.iter_mut().for_each(profile::look_at_affinity);
+    observer.name_missed_holders(&mut report);
     host_profile.sees_interrupts = report.hooks.sees_interrupts();
     profile::note_scheduler(&mut host_profile);
     report.host = Some(host_profile);
@@ -246,6 +251,7 @@ impl Observer<'_> {
             is_gone: false,
             weight,
             affinity: Vec::new(),
+            missed: Vec::new(),
             figures: self.programs.figures(vm.kernel_side.slot),
         };
         self.guests.vms.values().zip(weights).map(of).collect()
@@ -257,6 +263,26 @@ impl Observer<'_> {
         self.gone.extend(before.iter().filter(is_gone).map(|vm| VmReport { is_gone: true, ..vm.clone() }));
         let surplus = self.gone.len().saturating_sub(GONE_MAX);
         self.gone.drain(..surplus);
+    }
+
+    /// Names the functions in which holders were stopped that symbols don't find.
+    fn name_missed_holders(&self, report: &mut Report) {
+        let mut counts: BTreeMap<(u32, u32), BTreeMap<String, u64>> = BTreeMap::new();
+        for (place, count) in self.programs.missed_holders() {
+            let vm = self.guests.vms.get(&place.vm);
+            let vm = vm.filter(|vm| vm.kernel_side.generation == place.generation);
+            let Some(function) = vm.and_then(|vm| vm.function_at(place.address)) else { continue };
+            let pid = vm.map_or(0, |vm| vm.kernel_side.pid);
+            *counts.entry((pid, place.generation)).or_default().entry(function.to_owned()).or_default() +=
+                count;
+        }
+        for vm in &mut report.vms {
+            let mut missed: Vec<_> =
+                counts.remove(&(vm.pid, vm.generation)).unwrap_or_default().into_iter().collect();
+            missed.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            missed.truncate(MISSED_SHOWN);
+            vm.missed = missed;
+        }
     }
 
     fn all_seen(&self, is_final: bool) -> Report {

@@ -11,7 +11,10 @@ use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
 use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
-use crate::interface::{CountPlace, ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm, VmStats};
+use crate::interface::{
+    CountPlace, MISSED_HOLDERS_MAX, MissedHolder, ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm,
+    VmStats,
+};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::preflight::Host;
 use crate::observe::figures::{VcpuFigures, VmFigures};
@@ -20,14 +23,14 @@ use crate::output::holders::Stops;
 use crate::output::tracer::TraceQueue;
 use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{GuestCode, GuestLayout};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// How often a vCPU that changes while it is read is read again.
 const READS_MAX: u32 = 4;
@@ -134,6 +137,25 @@ impl Programs {
             interrupt_waits: seen.interrupt_waits,
             shootdowns: seen.shootdowns,
         }
+    }
+
+    /// Returns where vCPUs were stopped that held something, and of which symbols don't say so; and how often.
+    pub fn missed_holders(&self) -> Vec<(MissedHolder, u64)> {
+        let map = &self.skeleton.maps.missed_holders;
+        let missed = |key: Vec<u8>| {
+            let count = map.lookup(&key, MapFlags::ANY).ok()??;
+            let (place, _) = MissedHolder::read_from_prefix(&key).ok()?;
+            Some((place, u64::from_ne_bytes(*count.first_chunk()?)))
+        };
+        map.keys().take(MISSED_HOLDERS_MAX as usize).filter_map(missed).collect()
+    }
+
+    /// From now on others are counted.
+    pub fn forget_missed_holders(&self) {
+        let map = &self.skeleton.maps.missed_holders;
+        let keys: Vec<_> = map.keys().take(MISSED_HOLDERS_MAX as usize).collect();
+        // One that went by itself is as well forgotten.
+        keys.iter().for_each(|key| map.delete(key).unwrap_or(()));
     }
 
     fn vcpu_figures(&self, place: u32, vm_slot: u32) -> Option<VcpuFigures> {

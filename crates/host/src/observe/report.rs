@@ -33,6 +33,9 @@ pub struct VmReport {
     /// Numbers of the pCPUs where its vCPUs may run; empty: all, or unknown (only the last report has
     /// it).
     pub affinity: Vec<u32>,
+    /// Functions in which holders were stopped that symbols don't find, and how often; the most frequent
+    /// ones (only the last report has them).
+    pub missed: Vec<(String, u64)>,
     pub figures: VmFigures,
 }
 
@@ -123,6 +126,7 @@ impl Report {
                 "by_class": named(names::<GuestClass>(), &figures.turns_ended()),
             },
             "holders": figures.stops.to_json(),
+            "missed_holders": missed_json(&vm.missed),
             "answers_owed": figures.total(|vcpu| vcpu.turns_ended_owing),
             "yields": {"ple": add_up(&figures.spins()), "hlt": figures.total(|vcpu| vcpu.halts)},
             "ipis": figures.ipis(),
@@ -150,6 +154,7 @@ impl Report {
             text.push('\n');
         }
         self.vms.iter().for_each(|vm| text.push_str(&format!("{}\n", vm.judgement(self.seconds))));
+        text.extend(self.vms.iter().filter_map(missed_line));
         text.push_str(&self.recursion_misses.line());
         for program in self.programs.iter().flat_map(|programs| programs.as_array().into_iter().flatten()) {
             let of = |key: &str| program[key].as_u64().unwrap_or(0);
@@ -291,6 +296,16 @@ impl Report {
     }
 }
 
+fn missed_json(missed: &[(String, u64)]) -> Vec<Value> {
+    missed.iter().map(|(function, count)| json!({"function": function, "stops": count})).collect()
+}
+
+fn missed_line(vm: &VmReport) -> Option<String> {
+    let functions: Vec<_> = vm.missed.iter().map(|(function, count)| format!("{function} {count}")).collect();
+    let shown = (!functions.is_empty()).then(|| functions.join(", "))?;
+    Some(format!("{}: symbols miss holders in {shown}\n", vm.name))
+}
+
 fn guest_of(vm: &VmReport) -> String {
     let gone = if vm.is_gone { "gone; " } else { "" };
     match &vm.kernel {
@@ -386,6 +401,7 @@ pub(crate) mod tests {
             is_gone: false,
             weight: 100,
             affinity: vec![],
+            missed: vec![("futex_wait_setup".into(), 7), ("memcpy".into(), 2)],
             figures,
         };
         Report {
@@ -414,6 +430,14 @@ pub(crate) mod tests {
         let text = report(false).to_text();
         assert!(text.contains("unknown") && text.contains("14.0 %") && text.contains("9 ms"), "{text}");
         assert!(!report(true).to_text().contains("unknown"));
+    }
+
+    #[test]
+    fn functions_in_which_symbols_miss_holders_are_named() {
+        let report = report(true);
+        assert!(report.to_text().contains("symbols miss holders in futex_wait_setup 7, memcpy 2\n"));
+        let missed = &report.to_json()["vms"][0]["missed_holders"];
+        assert_eq!(missed[0], json!({"function": "futex_wait_setup", "stops": 7}));
     }
 
     #[test]

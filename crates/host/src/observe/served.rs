@@ -32,6 +32,7 @@ impl Reading for Report {
             ready_ns: vm.figures.total(|vcpu| vcpu.ready_ns),
             waits: Waits::of(&vm.figures.waits().histogram()),
             preemptions: view::by_word(names::<GuestClass>(), &vm.figures.turns_ended()),
+            holding: vm.figures.stops.shown(),
             vcpus: vm.figures.vcpus.iter().map(vcpu_view).collect(),
             ..VmView::default()
         });

@@ -4,7 +4,7 @@ use crate::bpf::counters::add_up;
 use crate::interface::VmStats;
 use crate::output::words::{merge, named, names};
 use microslice_metrics::{Snapshot, figures};
-use microslice_policy::{Coded, GuestClass, Held};
+use microslice_policy::{Coded, GuestClass, Held, class_is_critical};
 use serde_json::{Value, json};
 
 const CLASSES: usize = GuestClass::ALL.len();
@@ -40,14 +40,23 @@ impl Stops {
         self.rows(Held::Preemption).map(add_up_row).sum()
     }
 
-    /// Returns those that held something in a function that symbols say holds a lock.
+    /// Returns those that held something in a function that is critical by symbols, too.
     pub fn found_by_symbols(&self) -> u64 {
-        self.rows(Held::Preemption).map(|row| row[GuestClass::LockHolder as usize]).sum()
+        let critical = |row: &[u64; CLASSES]| -> u64 {
+            let by_class = GuestClass::ALL.iter().zip(row);
+            by_class.filter(|(class, _)| class_is_critical(**class)).map(|(_, count)| count).sum()
+        };
+        self.rows(Held::Preemption).map(critical).sum()
     }
 
-    /// Returns those in such a function that held nothing.
+    /// Returns those that held nothing in a function that symbols say holds a lock.
     pub fn in_vain_by_symbols(&self) -> u64 {
         self.0[Held::Nothing as usize][GuestClass::LockHolder as usize]
+    }
+
+    /// Returns those that held something, and those of them that symbols find, if anything is known.
+    pub fn shown(&self) -> Option<(u64, u64)> {
+        (self.known() > 0).then(|| (self.holding(), self.found_by_symbols()))
     }
 
     fn rows(&self, from: Held) -> impl Iterator<Item = &[u64; CLASSES]> {
@@ -117,11 +126,12 @@ mod tests {
     fn what_symbols_find_and_take_in_vain_is_counted() {
         let json = stops().to_json();
         let numbers = ["known", "holding", "found_by_symbols", "in_vain_by_symbols"].map(|key| &json[key]);
-        assert_eq!(numbers, [&json!(82), &json!(29), &json!(4), &json!(3)]);
+        assert_eq!(numbers, [&json!(82), &json!(29), &json!(9), &json!(3)]);
         assert_eq!(json["by_count"]["preemption"], 24);
         assert_eq!(json["by_count"]["unknown"], 1000);
         let line = stops().line().expect("something is known");
-        assert!(line.contains("29 of 82 stops") && line.contains("find 4 of these, and 3"), "{line}");
+        assert!(line.contains("29 of 82 stops") && line.contains("find 9 of these, and 3"), "{line}");
+        assert_eq!((stops().shown(), Stops::default().shown()), (Some((29, 9)), None));
         assert_eq!(Stops::default().line(), None);
         assert_eq!(stops().since(&stops()), Stops::default());
     }

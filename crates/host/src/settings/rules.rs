@@ -137,4 +137,14 @@ mod tests {
         assert_eq!(said, "--patience 10 with --rules paper: the paper has no patience");
         assert!(Settings { patience: 0, ..settings }.check().is_ok());
     }
+
+    #[test]
+    fn counts_by_the_papers_rules_are_refused() {
+        assert_eq!(critical_by_named("counter"), Ok(CriticalBy::Counter));
+        assert_eq!(critical_by_named("count").unwrap_err(), "\"count\": must be symbols, counter or both");
+        let counter = Settings { critical_by: CriticalBy::Counter, ..Settings::default() };
+        assert!(counter.check().is_ok() && counter.reads_counts());
+        let said = Settings { rules: Rules::Paper, ..counter }.check().unwrap_err().to_string();
+        assert_eq!(said, "--critical-by counter with --rules paper: the paper knows symbols alone");
+    }
 }

@@ -3,6 +3,7 @@
 
 use crate::bpf::counters::add_up;
 use crate::interface::{Vcpu, VmStats};
+use crate::output::holders::Stops;
 use crate::output::words::names;
 use microslice_metrics::Histogram;
 use microslice_policy::{Coded, GuestClass};
@@ -55,6 +56,9 @@ pub struct VmView {
     pub accelerations: Option<u64>,
     /// Turns that the host ended, by what the guest was doing.
     pub preemptions: ByWord,
+    /// Those that held something by the guest's own count, and those of them that symbols find; `None` where
+    /// that isn't known.
+    pub holding: Option<(u64, u64)>,
     pub vcpus: Vec<VcpuView>,
 }
 
@@ -124,6 +128,7 @@ pub(crate) fn counted(stats: &VmStats, accelerations: u64) -> VmView {
         waits: Waits::of(&Histogram::from_log2_of(1_000, &stats.wait_to_run_us, stats.waited_ns)),
         accelerations: Some(accelerations),
         preemptions: by_word(names::<GuestClass>(), &stats.preemptions),
+        holding: Stops::of(stats).shown(),
         ..VmView::default()
     }
 }
