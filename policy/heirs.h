@@ -9,10 +9,10 @@
  *            seen elsewhere than in its wait. Those that a kick has woken come first.
  * Formula.   try   if waiters > 0 and holders = 0 and helped = 0 and now >= rest_until
  *            A round of as many trials as there are stopped waiters may be in vain. After round n in vain in
- *            a row the VM rests for HEIR_REST_NS * 2^(n - 1), HEIR_REST_MAX_NS at most.
- * Limits.    A running vCPU counts as a holder if its word isn't 0 and its last look wasn't in a wait. So a
- *            guest whose counter isn't known has no heirs. Holders of mutexes count nothing: their spinners
- *            are tried in vain, a round at a time. Nobody is asked for beyond what its VM may have:
+ *            a row the VM rests for HEIR_REST_NS * 2^(n - 1), 16 of it at most.
+ * Limits.    A running vCPU counts as a holder if it has disabled preemption and its last look wasn't in a
+ *            wait. So a guest whose counter isn't known has no heirs. Holders of mutexes count nothing: their
+ *            spinners are tried in vain, a round at a time. Nobody is asked for beyond what its VM may have:
  *            trials are charged like all other requests, and refused like them.
  */
 #ifndef POLICY_HEIRS_H
@@ -55,16 +55,19 @@ POLICY u32 sibling_may_be_heir(u32 state, u32 guest_class)
 }
 
 /*
- * True if a sibling may hold a lock. Of one that runs only its word is known; its class is that of the last
- * look.
+ * True if a sibling may hold a lock: a handler that disabled no preemption holds none. Of one that runs only
+ * its word is known; its class is that of the last look.
  */
 POLICY u32 sibling_may_hold(u32 state, u32 count, u32 guest_class)
 {
+	u32 held;
+
 	if (state == VCPU_BLOCKED)
 		return 0;
 	if (state == VCPU_RUNNING || state == VCPU_MICRO)
-		return (count & ~COUNT_NO_RESCHED) && guest_class != GUEST_CLASS_LOCK_WAITER;
-	return held_by_count(count, guest_class) != HELD_NOTHING;
+		return (count & COUNT_PREEMPTION) && guest_class != GUEST_CLASS_LOCK_WAITER;
+	held = held_by_count(count, guest_class);
+	return held == HELD_PREEMPTION || held == HELD_UNKNOWN;
 }
 
 POLICY u32 decide_on_heir(const struct heir_state *state, const struct heir_observation *seen)

@@ -23,7 +23,7 @@
 
 #include "classify.h"
 
-/* What a vCPU held when it was stopped. Of several things, the one that ends first is named. */
+/* What a vCPU held when it was stopped. Of several things, a lock is named, or the one that ends first. */
 enum held {
 	HELD_UNKNOWN = 0, /* its word wasn't read, or its guest isn't believed */
 	HELD_NOTHING = 1, /* nobody waits for it */
@@ -65,12 +65,12 @@ POLICY u32 held_by_count(u32 count, u32 guest_class)
 		return HELD_UNKNOWN;
 	if (!class_may_hold(guest_class))
 		return HELD_NOTHING;
+	if (count & COUNT_PREEMPTION)
+		return HELD_PREEMPTION;
 	if (count & COUNT_HARDIRQ)
 		return HELD_HARDIRQ;
 	if (count & COUNT_IN_SOFTIRQ)
 		return HELD_SOFTIRQ;
-	if (count & COUNT_PREEMPTION)
-		return HELD_PREEMPTION;
 	return count & COUNT_SOFTIRQ ? HELD_BH : HELD_NOTHING;
 }
 
@@ -211,10 +211,13 @@ POLICY struct count_decision decide_on_count(const struct count_observation *see
 	return decision;
 }
 
-/* True if a vCPU that was stopped with this, and could go on, is asked for at once. */
+/*
+ * True if a vCPU that was stopped with this, and could go on, is asked for at once. Siblings may spin for a
+ * lock. Nobody spins for the end of a handler, and who waits for one gives a hint.
+ */
 POLICY u32 holder_is_asked_for(u32 critical_by, u32 held)
 {
-	return critical_by != CRITICAL_BY_SYMBOLS && held > HELD_NOTHING;
+	return critical_by != CRITICAL_BY_SYMBOLS && held == HELD_PREEMPTION;
 }
 
 #endif

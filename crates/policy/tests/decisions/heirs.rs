@@ -43,6 +43,8 @@ fn a_vcpu_that_runs_may_hold_what_its_word_says_unless_it_was_seen_waiting() {
     assert!(!sibling_may_hold(VcpuState::Blocked, 1, GuestClass::LockHolder));
     assert!(sibling_may_hold(VcpuState::Runnable, 1, GuestClass::KernelOther));
     assert!(!sibling_may_hold(VcpuState::Runnable, 1, GuestClass::Idle));
+    assert!(!sibling_may_hold(VcpuState::Runnable, 0x10000, GuestClass::IrqHandler), "a handler alone");
+    assert!(sibling_may_hold(VcpuState::Runnable, 0x10001, GuestClass::IrqHandler));
 }
 
 #[test]
