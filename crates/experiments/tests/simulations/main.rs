@@ -9,6 +9,7 @@ mod engine;
 mod folding;
 mod found_cases;
 mod fuzz;
+mod kvm;
 mod locks;
 mod own_scenarios;
 mod patience;
