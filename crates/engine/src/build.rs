@@ -6,6 +6,7 @@ use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
 use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
+use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
 use crate::pause_loops::PauseLoops;
@@ -43,6 +44,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     let ple = &config.host.ple;
     if ple.enabled && (ple.window_ns == 0 || ple.window_max_ns < ple.window_ns) {
         return Err(bad("host.ple", "the window is 0, or longer than window_max"));
+    }
+    if config.host.kvm.is_some() && config.scheduler.is_xen_prototype() {
+        return Err(bad("host.kvm", "this policy is a prototype in Xen: leave [kvm] out of the host"));
     }
     let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
     if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
@@ -124,6 +128,7 @@ impl<'a> Simulation<'a> {
             slots,
             costs: config.host.costs.clone(),
             smt: Smt::new(&config.host),
+            halt_polling: HaltPolling::new(config.host.kvm.as_ref(), machine.vcpus.len()),
             pause_loops: PauseLoops::new(&config.host.ple, exit_ns),
             why: IdVec::of(StopReason::Preempted, config.host.pcpus),
             guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),

@@ -7,6 +7,7 @@
 
 mod build;
 mod guest;
+mod halt_polling;
 mod measurements;
 mod observers;
 mod panics;

@@ -61,6 +61,8 @@ impl Simulation<'_> {
         if elapsed_ns == 0 {
         } else if self.guest[vcpu].frame().spins() {
             self.spin(vcpu, elapsed_ns);
+        } else if self.halt_polling.polls(vcpu) {
+            self.measured.host_worked(elapsed_ns);
         } else {
             self.measured.guest_ran(elapsed_ns);
         }
@@ -171,6 +173,10 @@ impl Simulation<'_> {
         let tick_ns = guest.next_tick_ns.max(now_ns);
         let slice_end_ns = self.machine.pcpus[pcpu].slice_end_ns.max(now_ns);
         let (timed, spins) = (guest.frame().act == Act::Timed, guest.frame().spins());
+        if let Some(until_ns) = self.halt_polling.until_ns(vcpu) {
+            self.set_next(pcpu, until_ns.min(slice_end_ns), false);
+            return self.note_spinning(pcpu, true);
+        }
         self.set_next(pcpu, next_ns.min(tick_ns).min(slice_end_ns), timed);
         self.note_spinning(pcpu, spins);
     }

@@ -16,6 +16,7 @@ pub use slots::{HostTicks, Slots};
 use crate::SimError;
 use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
 use crate::guest::{modes::Mode, program::Programs};
+use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
 use crate::pause_loops::PauseLoops;
@@ -48,6 +49,7 @@ pub struct Simulation<'a> {
     pub(crate) costs: CostModel,
     pub(crate) smt: Smt,
     pub(crate) pause_loops: PauseLoops,
+    pub(crate) halt_polling: HaltPolling,
     /// Why each pCPU's vCPU is to be scheduled away, if it is.
     pub(crate) why: IdVec<PcpuId, StopReason>,
     pub(crate) guest: IdVec<VcpuId, GuestVcpu>,
@@ -184,6 +186,7 @@ impl Simulation<'_> {
                 self.note_position(vcpu);
             }
             self.scheduler.tick(&mut self.machine, pcpu);
+            self.poll(pcpu);
         } else if slot < slots.nics {
             self.timeline.cancel(slot);
             self.thread_timer(ThreadId::new(slot - self.slots.threads));

@@ -84,6 +84,13 @@ pub struct HostConfig {
 pub struct KvmConfig {
     /// What a directed yield costs the yielder, which locks two runqueues, whatever comes of it.
     pub yield_to_ns: u64,
+    /// For how long a halted vCPU keeps its pCPU, at most (`halt_poll_ns`); 0: not at all.
+    pub halt_poll_ns: u64,
+}
+
+impl KvmConfig {
+    /// `KVM_HALT_POLL_NS_DEFAULT` (`arch/x86/include/asm/kvm_host.h`).
+    pub const HALT_POLL_NS: u64 = 200_000;
 }
 
 /// What an operation on a queue of the real scheduler costs beside a switch
@@ -511,6 +518,11 @@ impl SchedulerKind {
     /// Returns whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
     pub fn lends(&self) -> bool {
         matches!(self, Self::MicroSliced(config) if config.lends)
+    }
+
+    /// Returns whether it is what the paper's authors built in Xen.
+    pub fn is_xen_prototype(&self) -> bool {
+        matches!(self, Self::MicroSliced(config) if config.mechanics == Mechanics::XenPrototype)
     }
 
     /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.

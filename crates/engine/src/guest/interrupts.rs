@@ -65,6 +65,10 @@ impl Simulation<'_> {
         self.wake_vcpu(vcpu);
         self.settle();
         if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
+            self.poll(self.machine.vcpus[vcpu].pcpu);
+            self.settle();
+        }
+        if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             self.note_position(vcpu);
             match what {
                 WokenBy::Interrupt(kind) if !was_blocked => {
@@ -84,7 +88,6 @@ impl Simulation<'_> {
 
     #[cold]
     fn deliver_pending(&mut self, vcpu: VcpuId) -> bool {
-        let guest = &self.guest[vcpu];
         // Blocked at this very instant: it is woken, and delivers when it runs.
         if self.machine.vcpus[vcpu].state != VcpuState::Running {
             return false;
@@ -94,10 +97,13 @@ impl Simulation<'_> {
         if self.within_step == vcpu {
             return false;
         }
+        if self.halt_polling.polls(vcpu) {
+            self.polled_with_success(vcpu);
+        }
         let vm = self.machine.vcpus[vcpu].vm;
         let kernel = &self.vms[vm].kernel;
         let fixed = &self.texts[self.vms[vm].text].fixed;
-        let waiting = guest.pending;
+        let waiting = self.guest[vcpu].pending;
         let (bit, then, symbol, handler_ns) = if waiting & pending::CALL_FUNCTION != 0 {
             (
                 pending::CALL_FUNCTION,

@@ -162,7 +162,8 @@ impl Simulation<'_> {
         let next: Vec<Holder> = self.locks[lock].waiters.iter().copied().take(count).collect();
         for waiter in next {
             let frame = &self.guest[waiter.vcpu()].frames[usize::from(waiter.depth())];
-            let halts = self.machine.vcpus[waiter.vcpu()].state == VcpuState::Blocked;
+            let halts = self.machine.vcpus[waiter.vcpu()].state == VcpuState::Blocked
+                || self.halt_polling.polls(waiter.vcpu());
             if halts && frame.act == Act::HaltLock && frame.lock == lock {
                 self.kick(from, waiter.vcpu());
             }
@@ -196,7 +197,7 @@ impl Simulation<'_> {
         }
         let halted = self.guest[vcpu].frames[depth].act == Act::HaltLock;
         self.guest[vcpu].frames[depth].act = Act::Granted;
-        if self.is_running(vcpu) {
+        if self.is_running(vcpu) && !self.halt_polling.polls(vcpu) {
             if usize::from(self.guest[vcpu].depth) == depth {
                 self.leave_spin(vcpu);
                 self.take_granted(vcpu);

@@ -17,6 +17,10 @@ impl Simulation<'_> {
         let host = &self.machine.pcpus[pcpu];
         let vcpu = host.current;
         debug_assert_ne!(vcpu, VcpuId::NONE);
+        if self.halt_polling.polls(vcpu) {
+            self.poll(pcpu);
+            return self.arm_unless_scheduled(pcpu);
+        }
         let guest = &self.guest[vcpu];
         if (guest.next_tick_ns <= now_ns) | (host.slice_end_ns <= now_ns) {
             return self.any_event(pcpu, vcpu);

@@ -6,11 +6,14 @@ use microslice_model::events::{StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
 use microslice_model::machine::VcpuState;
 use microslice_model::scheduler::ChoiceCosts;
-use microslice_policy::YieldCause;
 
 impl Simulation<'_> {
     pub(super) fn schedule(&mut self, pcpu: PcpuId) {
         let current = self.machine.pcpus[pcpu].current;
+        if current != VcpuId::NONE && self.halt_polling.polls(current) {
+            self.sync(current);
+            self.polled_in_vain(current, pcpu);
+        }
         let reason = std::mem::replace(&mut self.why[pcpu], StopReason::Preempted);
         let stopped = (current != VcpuId::NONE).then_some((current, reason));
         if current != VcpuId::NONE {
@@ -129,6 +132,9 @@ impl Simulation<'_> {
         host.pcpu = pcpu;
         let was_woken = !host.preempted && !host.yielded;
         let halt_ns = if was_woken { self.costs.halt_ns } else { 0 };
+        if was_woken {
+            self.halt_polling.ran_again(now_ns, vcpu);
+        }
         self.machine.runs(vcpu);
         self.machine.pcpus[pcpu].current = vcpu;
         self.machine.pcpu_times[pcpu].since_ns = now_ns;
@@ -209,24 +215,15 @@ impl Simulation<'_> {
         }
     }
 
-    /// The vCPU leaves its pCPU of its own will and waits for an event.
-    pub(crate) fn block(&mut self, vcpu: VcpuId, reason: StopReason) {
-        let host = &mut self.machine.vcpus[vcpu];
-        if host.state != VcpuState::Running {
-            // The vCPU that it has just woken took its pCPU. It comes here again when it runs.
-            return;
-        }
-        let pcpu = host.pcpu;
-        self.measured.count_halt(host.vm);
-        self.note_position(vcpu);
-        self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
-        self.machine.blocks(vcpu);
-        self.request_stop(pcpu, reason);
-    }
-
     pub(crate) fn wake_vcpu(&mut self, vcpu: VcpuId) {
         let host = &mut self.machine.vcpus[vcpu];
         if host.state != VcpuState::Blocked {
+            let pcpu = host.pcpu;
+            if self.halt_polling.polls(vcpu) {
+                self.polled_with_success(vcpu);
+                self.resume(vcpu);
+                self.arm(pcpu);
+            }
             return;
         }
         host.since_ns = self.machine.now_ns;

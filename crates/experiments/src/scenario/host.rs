@@ -43,7 +43,7 @@ pub const COST_KEYS: [&str; 10] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const KVM_KEYS: [&str; 1] = ["yield_to"];
+pub const KVM_KEYS: [&str; 2] = ["yield_to", "halt_poll_ns"];
 pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
@@ -143,7 +143,11 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 
 fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, ScenarioError> {
     let table = TableReader::open(node, "kvm", &KVM_KEYS)?;
-    Ok(KvmConfig { yield_to_ns: read_cost(&table, "yield_to", frequency_hz)? })
+    let halt_poll_ns = read_optional_cost(&table, "halt_poll_ns", frequency_hz)?;
+    Ok(KvmConfig {
+        yield_to_ns: read_cost(&table, "yield_to", frequency_hz)?,
+        halt_poll_ns: halt_poll_ns.unwrap_or(KvmConfig::HALT_POLL_NS),
+    })
 }
 
 fn read_ple(node: &Node, frequency_hz: Option<f64>) -> Result<PleConfig, ScenarioError> {

@@ -56,7 +56,7 @@ prop_compose! {
         config.host.pcpus = pcpus;
         with_rules(&mut config, rules.0, rules.1, rules.2);
         (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
-        config.host.kvm = kvm.then_some(KvmConfig { yield_to_ns: 400 });
+        config.host.kvm = (kvm && !config.scheduler.is_xen_prototype()).then_some(KvmConfig { yield_to_ns: 400, halt_poll_ns: 200 * US });
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
         let vm = &mut config.vms[0];

@@ -10,6 +10,7 @@ mod folding;
 mod found_cases;
 mod fuzz;
 mod holders;
+mod kvm;
 mod locks;
 mod own_scenarios;
 mod patience;

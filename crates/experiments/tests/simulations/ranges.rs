@@ -29,7 +29,7 @@ const SCENARIO: &str = r#"
 "#;
 
 /// Paths of times and counts that every policy has.
-const PATHS: [&str; 53] = [
+const PATHS: [&str; 54] = [
     "duration",
     "warmup",
     "seed",
@@ -49,6 +49,7 @@ const PATHS: [&str; 53] = [
     "host.ple.window",
     "host.ple.window_grow",
     "host.kvm.yield_to",
+    "host.kvm.halt_poll_ns",
     "vm.one.vcpus",
     "vm.one.copies",
     "vm.one.weight",

@@ -1,0 +1,79 @@
+//! What KVM itself does on a host that says so (`[kvm]`). Every run has the checkers on.
+
+use microslice_engine::report::RunReport;
+use microslice_engine::{SimError, simulate};
+use microslice_experiments::scenario::{Overrides, parse};
+use microslice_model::events::NoTrace;
+
+/// Two vCPUs that sleep for 50 µs again and again, beside so many that always run, on two pCPUs.
+fn sleepers(halt_poll_ns: &str, hogs: usize, policy: &str) -> RunReport {
+    try_sleepers(halt_poll_ns, hogs, policy).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn try_sleepers(halt_poll_ns: &str, hogs: usize, policy: &str) -> Result<RunReport, SimError> {
+    let text = format!(
+        r#"
+        warmup = "100 ms"
+        duration = "200 ms"
+
+        [host]
+        extends = "xeon-e5645"
+        pcpus = 2
+        llc_pcpus = 2
+        smt_threads = 1
+        costs = {{ halt = "20 us" }}
+        kvm = {{ yield_to = "400 ns", halt_poll_ns = "{halt_poll_ns}" }}
+
+        [[vm]]
+        name = "sleepers"
+        vcpus = 2
+        kernel = "linux-modern"
+        workloads = [{{ name = "sleepers", threads = "per vcpu", program = [
+            {{ compute = "5 us" }}, {{ sleep = "50 us" }}, {{ progress = 1 }},
+        ] }}]
+
+        [[vm]]
+        name = "hogs"
+        vcpus = 2
+        kernel = "linux-modern"
+        workloads = [{{ name = "hogs", threads = {}, program = [{{ compute = "1 ms" }}, {{ progress = 1 }}] }}]
+        "#,
+        hogs.max(1)
+    );
+    let text = if hogs == 0 { &text[..text.rfind("[[vm]]").expect("two")] } else { &text };
+    let overrides = Overrides { policy: Some(policy.to_owned()), seed: Some(1), ..Overrides::default() };
+    let mut config = parse("kvm.toml", text, &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+    config.check = true;
+    simulate(&config, &mut NoTrace)
+}
+
+fn naps(report: &RunReport) -> u64 {
+    report.vms[0].workloads[0].units_done
+}
+
+#[test]
+fn who_polls_wakes_at_once_and_keeps_the_pcpu_busy() {
+    for policy in ["eevdf", "eevdf-flat", "microslice:0"] {
+        let [with, without] = ["200 us", "0 us"].map(|polls| sleepers(polls, 0, policy));
+        assert!(naps(&with) * 4 > naps(&without) * 5, "{policy}: {}, {}", naps(&with), naps(&without));
+        let idle_ns = |report: &RunReport| report.pcpus.idle_ns;
+        assert!(idle_ns(&with) * 20 < idle_ns(&without), "{policy}: {} ns", idle_ns(&with));
+        // Half as long as they sleep: too short to be of use.
+        let short = sleepers("25 us", 0, policy);
+        assert!(naps(&short) * 20 < naps(&without) * 21, "{policy}: {}", naps(&short));
+    }
+}
+
+#[test]
+fn nobody_polls_while_another_task_waits_for_the_pcpu() {
+    for policy in ["eevdf", "eevdf-flat"] {
+        let [with, without] = ["200 us", "0 us"].map(|polls| naps(&sleepers(polls, 2, policy)));
+        assert!(with.abs_diff(without) * 20 < without, "{policy}: {with}, {without}");
+    }
+}
+
+#[test]
+fn the_prototype_in_xen_is_refused_on_a_host_of_kvm() {
+    let refusal = try_sleepers("0 us", 2, "micro-xen:1").expect_err("there is no such host").to_string();
+    assert_eq!(refusal, "host.kvm: this policy is a prototype in Xen: leave [kvm] out of the host");
+}
