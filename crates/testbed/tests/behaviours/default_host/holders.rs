@@ -21,7 +21,7 @@ fn of_lockers(report: &Value) -> &Value {
 }
 
 #[test]
-fn unlisted_holders_run_at_once_by_counter_and_not_by_symbols() {
+fn unlisted_holders_run_at_once_by_counter_alone() {
     observed(&lockers(), |host, _| {
         let flags = format!("{FLAGS} --critical-by counter --record /tmp/run.rec");
         let scheduler = start_scheduler_that_knows(host, 2, &flags);
