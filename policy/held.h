@@ -25,13 +25,12 @@
 
 /* What a vCPU held when it was stopped. Of several things, a lock is named, or the one that ends first. */
 enum held {
-	HELD_UNKNOWN = 0, /* its word wasn't read, or its guest isn't believed */
-	HELD_NOTHING = 1, /* nobody waits for it */
-	HELD_PREEMPTION =
-	    2,		  /* preemption was disabled: a spinlock, or another section that must not be left */
-	HELD_BH = 3,	  /* softirqs were disabled */
-	HELD_SOFTIRQ = 4, /* it was in a softirq */
-	HELD_HARDIRQ = 5, /* it was in a hard interrupt or an NMI */
+	HELD_UNKNOWN = 0,    /* its word wasn't read, or its guest isn't believed */
+	HELD_NOTHING = 1,    /* nobody waits for it */
+	HELD_PREEMPTION = 2, /* preemption was disabled: a spinlock, or another such section */
+	HELD_BH = 3,	     /* softirqs were disabled */
+	HELD_SOFTIRQ = 4,    /* it was in a softirq */
+	HELD_HARDIRQ = 5,    /* it was in a hard interrupt or an NMI */
 	HELD_COUNT = 6,
 };
 

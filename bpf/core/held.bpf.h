@@ -5,7 +5,7 @@
  * Problem.   The function that a vCPU was stopped in tells few of the locks that it holds.
  * Mechanism. The daemon finds each vCPU's word, and where the VMM has it. It is read as user memory of the
  *            current task: that is the vCPU's own thread, which has left its guest, and is about to be
- *            switched out. Its guest's memory is there, and the word stays as it is until the vCPU runs again.
+ *            switched out. Its guest's memory is there. The word stays as it is until the vCPU runs again.
  * Races.     vCPUs of one VM stop at the same time: what is believed of their guest may miss some of these
  *            looks. One that is lost that way is lost a few looks later.
  * Limits.    Reading never waits. Nothing is known where the word isn't in memory just now, nor where another

@@ -290,7 +290,10 @@ struct vcpu {
 	u32 was_blocked;
 	u32 preempted;
 	u32 yielded;
-	/* Where it was stopped last; GUEST_CLASS_LOCK_HOLDER also if it holds something by its guest's count. */
+	/*
+	 * Where it was stopped last. GUEST_CLASS_LOCK_HOLDER, too, if it holds something by its guest's
+	 * count.
+	 */
 	enum guest_class guest_class;
 	enum held held; /* when it was stopped last */
 	u64 rip;

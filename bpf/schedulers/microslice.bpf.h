@@ -287,16 +287,16 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 	directed_yield_of(vcpu)->heir = heir ? heir->vcpu : 0;
 }
 
-/* It is asked for once it is queued. */
+/* It is asked for once it is queued. What it was to be asked for at an earlier stop is over: it has run. */
 static __always_inline void ask_for_holder(struct vcpu *vcpu)
 {
 	const struct vm *vm = vm_at(vcpu->vm);
 
-	if (!vcpu->preempted || !is_needed_holder(vcpu) || !vm || !micro_pcpus_for(vm))
+	request_of(vcpu)->retry = vcpu->preempted && is_needed_holder(vcpu) && vm && micro_pcpus_for(vm);
+	if (!request_of(vcpu)->retry)
 		return;
 	request_of(vcpu)->cause = CAUSE_HOLDER;
 	request_of(vcpu)->vector = 0;
-	request_of(vcpu)->retry = 1;
 }
 
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)

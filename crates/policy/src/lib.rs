@@ -35,8 +35,8 @@ pub fn class_is_critical(class: GuestClass) -> bool {
     unsafe { c::class_is_critical(class as u32) != 0 }
 }
 
-/// Returns what a vCPU holds by its guest's word, what is believed of that guest from now on, and the class by
-/// which the other policies know the vCPU (`policy/held.h`).
+/// Returns what a vCPU holds by its guest's word, and what is believed of that guest from now on. Other
+/// policies know the vCPU by the class in it (`policy/held.h`).
 pub fn decide_on_count(seen: &CountObservation) -> CountDecision {
     // SAFETY: the pointer comes from a reference.
     unsafe { c::decide_on_count(seen) }

@@ -13,7 +13,7 @@ use microslice_host::output::monitoring::Reading;
 use microslice_host::run::RunReading;
 use microslice_host::run::report::{Report, VmReport};
 use microslice_host::settings::SchedulerChoice;
-use microslice_policy::{BoostDecision, Cause, Coded, GuestClass, InterruptKind, YieldCause};
+use microslice_policy::{BoostDecision, Cause, Coded, GuestClass, Held, InterruptKind, YieldCause};
 use serde_json::Value;
 use std::sync::Arc;
 use zerocopy::FromZeros;
@@ -38,6 +38,7 @@ fn run_report(seconds: u64) -> Report {
         stats.overtakes[Overtake::WarmCaches as usize] = grown;
         stats.yields[YieldCause::Ple as usize][0] = grown * 100;
         stats.preemptions[GuestClass::LockHolder as usize] = grown * 7;
+        stats.stops[Held::Preemption as usize][GuestClass::LockHolder as usize] = grown * 7;
         stats.interrupts[InterruptKind::IpiReschedule as usize][0] = grown * 50;
         stats.interrupts[InterruptKind::Virq as usize][0] = grown * 20;
         (stats.wait_to_run_us[12], stats.wait_to_run_us[3]) = (grown * 5, grown * 40);

@@ -7,7 +7,7 @@
 //!            are looked for again and again: where they were found, they have to prove themselves anew.
 //!            Words at other places are told as of another search, and the kernel side then believes them
 //!            anew.
-//! Limits.    Between a reset and the next look, words may be read that are none any more: belief bounds that.
+//! Limits.    Between a reset and the next look, words may be read that are none any more. Belief bounds it.
 
 use crate::guests::memory_slots;
 use microslice_symbols::memory::process::{MemorySlot, ProcessMemory};

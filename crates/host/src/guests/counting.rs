@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_vcpus_word_is_told_once_and_again_when_it_moves() {
+    fn a_word_is_told_once_and_again_when_it_moves() {
         let (mut counting, now) = counting(&[(0, 0x1000), (2, 0x2000)]);
         let vcpus = [(7, vcpu(0, 70)), (8, vcpu(2, 80)), (9, vcpu(4, 90))];
         let news = counting.news(3, &vcpus);

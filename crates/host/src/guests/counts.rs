@@ -1,4 +1,4 @@
-//! Guests' counts: each VM is looked at for where its CPUs count, and its kernel side and the operator hear of
+//! Guests' counts: each VM is looked at for where its CPUs count. Its kernel side and the operator hear of
 //! it.
 
 use crate::HostError;

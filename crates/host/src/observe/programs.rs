@@ -139,7 +139,8 @@ impl Programs {
         }
     }
 
-    /// Returns where vCPUs were stopped that held something, and of which symbols don't say so; and how often.
+    /// Returns where vCPUs were stopped that held something, and of which symbols don't say so. And how
+    /// often.
     pub fn missed_holders(&self) -> Vec<(MissedHolder, u64)> {
         let map = &self.skeleton.maps.missed_holders;
         let missed = |key: Vec<u8>| {

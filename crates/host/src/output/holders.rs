@@ -71,7 +71,7 @@ impl Stops {
             "found_by_symbols": self.found_by_symbols(),
             "in_vain_by_symbols": self.in_vain_by_symbols(),
         });
-        merge(&mut object, json!({"by_count": named(names::<Held>(), &by_count)}));
+        merge(&mut object, json!({"preemptions_by_count": named(names::<Held>(), &by_count)}));
         object
     }
 
@@ -127,8 +127,8 @@ mod tests {
         let json = stops().to_json();
         let numbers = ["known", "holding", "found_by_symbols", "in_vain_by_symbols"].map(|key| &json[key]);
         assert_eq!(numbers, [&json!(82), &json!(29), &json!(9), &json!(3)]);
-        assert_eq!(json["by_count"]["preemption"], 24);
-        assert_eq!(json["by_count"]["unknown"], 1000);
+        assert_eq!(json["preemptions_by_count"]["preemption"], 24);
+        assert_eq!(json["preemptions_by_count"]["unknown"], 1000);
         let line = stops().line().expect("something is known");
         assert!(line.contains("29 of 82 stops") && line.contains("find 9 of these, and 3"), "{line}");
         assert_eq!((stops().shown(), Stops::default().shown()), (Some((29, 9)), None));

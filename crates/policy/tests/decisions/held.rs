@@ -83,7 +83,7 @@ fn a_class_by_counter_says_who_holds() {
 }
 
 #[test]
-fn a_guest_is_believed_after_enough_right_looks_of_each_kind() {
+fn belief_takes_enough_right_looks_of_each_kind() {
     assert_eq!(after(honest(3 * ENOUGH - 3)).belief, Belief::Open.into());
     assert_eq!(after(honest(3 * ENOUGH)).belief, Belief::Believed.into());
     let in_user_mode = after((0..1000).map(|_| (GuestClass::User, NO_RESCHED)));
@@ -110,7 +110,7 @@ fn waiters_that_count_nothing_now_and_then_are_borne() {
 }
 
 #[test]
-fn a_word_that_only_copies_zero_or_one_is_not_believed() {
+fn constant_words_are_not_believed() {
     for constant in [0, 1, NO_RESCHED, u32::MAX] {
         let classes = [GuestClass::User, GuestClass::Idle, GuestClass::LockWaiter, GuestClass::KernelOther];
         let belief = after(classes.into_iter().cycle().take(4000).map(|class| (class, constant)));
