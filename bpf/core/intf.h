@@ -404,6 +404,8 @@ struct boost_event {
 	enum boost_event_kind kind;
 	u32 slot; /* of the vCPU */
 	u32 tid;  /* its thread */
+	u32 asked_on; /* this pCPU */
+	u32 waits_on; /* where it was stopped: balancing may have moved it since */
 	u32 reserved;
 	/* When that thread was started, by the boot clock: with the tid it is that thread and no other. */
 	u64 start_ns;

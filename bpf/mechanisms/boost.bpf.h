@@ -38,7 +38,7 @@ struct boost_vcpu {
 	u32 is_real_time;
 	u32 is_pinned;
 	u32 is_granted; /* the helper was told of a boost that it hasn't taken back */
-	u32 reserved;
+	u32 stopped_on; /* the pCPU of its last turn */
 };
 
 struct boost_vm {
@@ -75,6 +75,8 @@ static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 k
 	struct boost_event event = {.kind = kind,
 				    .slot = slot,
 				    .tid = vcpu->pid,
+				    .asked_on = bpf_get_smp_processor_id(),
+				    .waits_on = boost_of(vcpu)->stopped_on,
 				    .start_ns = boost_of(vcpu)->start_ns,
 				    .at_ns = boost_of(vcpu)->asked_at_ns};
 

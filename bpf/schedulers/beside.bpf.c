@@ -265,6 +265,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	vcpu->preempted = runnable;
 	vcpu->runnable_at_ns = now;
 	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
+	boost_of(vcpu)->stopped_on = bpf_get_smp_processor_id();
 	if (stats) {
 		ADD(stats->ran_ns, now - boost_of(vcpu)->running_since_ns);
 		if (runnable && class < GUEST_CLASS_COUNT) {

@@ -1,7 +1,9 @@
 //! The demo's trial on this machine's own KVM, as long as one likes: pairs of blocks, a seed, and flags of
 //! `microslice run --beside`. It prints the trial's JSON.
 //!
-//! `cargo run --release --workspace --example trial -- 40 7 --boost-percent 5`
+//! ```sh
+//! make build && cargo run --release -p microslice-testbed --example trial -- 40 7 --boost-percent 5
+//! ```
 
 use microslice_testbed::lab::Lab;
 use microslice_testbed::trial::{self, Plan};

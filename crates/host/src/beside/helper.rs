@@ -6,9 +6,9 @@
 //!            the least priority. It makes it ordinary again after a micro slice, or once the BPF side says
 //!            that it is served. It is real-time itself, by one step more: it runs at once, and interrupts
 //!            the threads that it boosted. Each boost is in the ledger before it is made. A thread whose
-//!            control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`). Where it
-//!            runs is the kernel's business: its own pCPU, or one that the kernel's real-time balancing
-//!            finds.
+//!            control group has no real-time budget gets a deadline instead (`threads.rs`, `Means`). It runs
+//!            on its own pCPU, or, if the helper is there, on one that the kernel's real-time balancing
+//!            finds. So the helper chooses its pCPU before it boosts (`Places`).
 //! Limits.    A slice counts from the boost, not from when the thread ran: the difference is the kernel's
 //!            latency. One that hasn't run after WAITS_MAX slices loses its boost.
 
@@ -37,6 +37,28 @@ pub struct Told {
     pub tid: u32,
     /// When the thread was started, in nanoseconds of the boot clock.
     pub start_ns: u64,
+    /// `None`: the helper boosts from where it is.
+    pub places: Option<Places>,
+}
+
+/// The pCPUs that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// Where it was asked for: whoever asks runs there.
+    pub asked_on: u32,
+    /// Where its thread waits.
+    pub waits_on: u32,
+}
+
+impl Places {
+    /// Returns where the helper has to be, if not on `own`. The kernel pushes a boosted thread away from the
+    /// helper's pCPU, and it stays where it is pushed. So it is pushed off the pCPU of its own VM's vCPU that
+    /// asks for it, and never onto it.
+    fn better_than(self, own: u32) -> Option<u32> {
+        let is_pushed = self.waits_on == own;
+        let should_be = self.waits_on == self.asked_on;
+        (is_pushed != should_be).then_some(self.asked_on)
+    }
 }
 
 /// The helper's ears and eyes: the BPF side, or the measurement of what a boost takes (`latency.rs`).
@@ -252,6 +274,10 @@ impl<R: Requests> Work<R> {
             Ok(_) => return count(&self.counts.not_ours),
             Err(_) => return count(&self.counts.late),
         };
+        if let Some(pcpu) = told.places.and_then(|places| places.better_than(threads::own_pcpu())) {
+            // With a deadline it may not: then it boosts from where it is.
+            let _ = threads::move_to(pcpu);
+        }
         let entry = Entry { tid: told.tid, start_ns: told.start_ns, former };
         let Some(place) = self.ledger.enter(entry) else { return count(&self.counts.crowded) };
         match threads::boost(told.tid, self.means, self.slice) {
@@ -321,4 +347,19 @@ fn thread_ns() -> u64 {
     // SAFETY: the kernel writes one timespec to a live one.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boosted_thread_is_pushed_off_its_callers_pcpu_only() {
+        let better = |asked_on: u32, waits_on: u32, own: u32| Places { asked_on, waits_on }.better_than(own);
+        assert_eq!(better(1, 0, 0), Some(1), "it would be pushed, perhaps onto its caller");
+        assert_eq!(better(1, 0, 1), None);
+        assert_eq!(better(1, 0, 2), None, "nobody is in its way");
+        assert_eq!(better(1, 1, 0), Some(1), "it would take its caller's pCPU");
+        assert_eq!(better(1, 1, 1), None);
+    }
 }

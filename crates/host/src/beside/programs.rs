@@ -1,7 +1,7 @@
 //! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
 
 use crate::HostError;
-use crate::beside::helper::{Requests, Told, wait_for};
+use crate::beside::helper::{Places, Requests, Told, wait_for};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::bpf::events::{Event, parse_event};
 use crate::bpf::hooks::{Hooks, choose_programs};
@@ -274,8 +274,9 @@ impl Requests for BoostEvents {
 
 fn parse_told(bytes: &[u8]) -> Option<Told> {
     let (event, _) = BoostEvent::read_from_prefix(bytes).ok()?;
-    let BoostEvent { slot, tid, start_ns, .. } = event;
-    Some(Told { kind: event.kind.get()?, slot, tid, start_ns })
+    let BoostEvent { slot, tid, start_ns, asked_on, waits_on, .. } = event;
+    let places = Some(Places { asked_on, waits_on });
+    Some(Told { kind: event.kind.get()?, slot, tid, start_ns, places })
 }
 
 #[cfg(test)]
@@ -286,15 +287,15 @@ mod tests {
 
     #[test]
     fn events_for_the_helper_are_read_as_written() {
-        let mut bytes = [0u8; 32];
-        bytes[0] = 1;
-        bytes[4] = 7;
-        bytes[8] = 9;
-        bytes[16] = 5;
-        let told = Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5 };
+        let mut bytes = [0u8; size_of::<BoostEvent>()];
+        for (at, value) in [(0, 1), (4, 7), (8, 9), (12, 2), (16, 3), (24, 5)] {
+            bytes[at] = value;
+        }
+        let places = Some(Places { asked_on: 2, waits_on: 3 });
+        let told = Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5, places };
         assert_eq!(parse_told(&bytes), Some(told));
         bytes[0] = 2;
-        assert_eq!((parse_told(&bytes), parse_told(&bytes[..31])), (None, None));
+        assert_eq!((parse_told(&bytes), parse_told(&bytes[..39])), (None, None));
         assert_eq!(BoostEventKind::ALL.len(), 2);
     }
 }

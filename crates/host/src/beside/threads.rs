@@ -123,6 +123,33 @@ pub fn is_pinned(tid: u32) -> bool {
     result == 0 && unsafe { libc::CPU_COUNT(&allowed) } == 1
 }
 
+/// Returns the number of the pCPU that the calling thread runs on.
+pub fn own_pcpu() -> u32 {
+    // SAFETY: a plain call without arguments.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
+/// Moves the calling thread to a pCPU, which it may leave again at once.
+///
+/// # Errors
+/// It may not run there, or has a deadline.
+pub fn move_to(pcpu: u32) -> io::Result<()> {
+    // SAFETY: integers only, for which zero is a value.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let (mut one, bytes) = (allowed, size_of_val(&allowed));
+    if pcpu as usize >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: both sets live until the calls return, and the number has a place in them.
+    let moved = unsafe {
+        libc::CPU_SET(pcpu as usize, &mut one);
+        libc::sched_getaffinity(0, bytes, &raw mut allowed) == 0
+            && libc::sched_setaffinity(0, bytes, &raw const one) == 0
+            && libc::sched_setaffinity(0, bytes, &raw const allowed) == 0
+    };
+    if moved { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Real-time, with children that aren't. Thread 0 is the calling one.
 ///
 /// # Errors

@@ -269,6 +269,15 @@ mod tests {
     }
 
     #[test]
+    fn the_simulators_scenario_has_the_same_vms() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/lab.toml");
+        let text = std::fs::read_to_string(path).expect("part of the tree");
+        let vms = text.split("[[vm]]\n").skip(1).map(|vm| vm.lines().next().expect("a line").to_owned());
+        let names = LOADS.iter().map(|load| format!("name = \"{}\"", load.name));
+        assert_eq!(vms.collect::<Vec<_>>(), names.collect::<Vec<_>>());
+    }
+
+    #[test]
     fn percentiles_of_few_waits_are_missing() {
         let (load, few) = (&LOADS[0], std::iter::repeat_n(1000, 20).collect());
         let measured = Measurement { latency: [("lock".to_owned(), few)].into(), ..Measurement::default() };

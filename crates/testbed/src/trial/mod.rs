@@ -3,8 +3,8 @@
 //! Problem.   No machine is the same for a minute. What is measured first and what is measured next differ by
 //!            that, too.
 //! Mechanism. Blocks come in pairs, one of each arm. A seed draws which arm begins a pair, as often the one
-//!            as the other. What they differ by is taken within each pair, as a ratio. Over all pairs that is a
-//!            geometric mean, with Student's 95 % interval.
+//!            as the other. What they differ by is taken within each pair, as a ratio. Over all pairs that is
+//!            a geometric mean, with Student's 95 % interval.
 //! Limits.    What one block leaves to the next isn't seen: whoever runs a trial lets the machine settle in
 //!            between. Of few pairs nothing is said.
 

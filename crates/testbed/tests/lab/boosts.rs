@@ -45,11 +45,11 @@ fn called_vcpus_wait_less_beside_a_crowd() {
     let wait_us = |blocks: &[Block]| median(blocks, |block| block.wait_ns) / 1000.0;
     let (before, after) = (wait_us(&without), wait_us(&with));
     assert!(after < 0.4 * before, "a called vCPU waits {before:.0} us without, {after:.0} us with");
-    // Five per cent of the host are a tenth of its half, and each boost costs. By 0.13 it fell in trials,
-    // which the budget alone doesn't explain: the bound is twice that.
+    // Five per cent of the host are a tenth of its half, and each boost costs. It fell by 0.13 while boosts
+    // pushed both vCPUs onto one pCPU.
     let share = |blocks: &[Block]| median(blocks, |block| block.share);
     let (before, after) = (share(&without), share(&with));
-    assert!(after > before - 0.26, "the crowd's share: {before:.3} without, {after:.3} with");
+    assert!(after > before - 0.1, "the crowd's share: {before:.3} without, {after:.3} with");
     microslice_testbed::say(format!(
         "called vCPUs wait {:.0} us without boosts, {:.0} with; the crowd's share: {before:.3}, {after:.3}",
         wait_us(&without),
