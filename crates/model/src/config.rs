@@ -7,6 +7,7 @@ mod coordination;
 mod delay;
 mod eevdf;
 mod holders;
+mod kvm;
 mod locks;
 mod micro_sliced;
 mod network;
@@ -15,6 +16,7 @@ pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use holders::{HolderRules, ShownCount};
+pub use kvm::{InterruptMode, KvmConfig, PleConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
 pub use network::{NicConfig, Stream};
@@ -79,20 +81,6 @@ pub struct HostConfig {
     pub kvm: Option<KvmConfig>,
 }
 
-/// KVM's own mechanics (`virt/kvm/kvm_main.c`, Linux 6.12).
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct KvmConfig {
-    /// What a directed yield costs the yielder, which locks two runqueues, whatever comes of it.
-    pub yield_to_ns: u64,
-    /// For how long a halted vCPU keeps its pCPU, at most (`halt_poll_ns`); 0: not at all.
-    pub halt_poll_ns: u64,
-}
-
-impl KvmConfig {
-    /// `KVM_HALT_POLL_NS_DEFAULT` (`arch/x86/include/asm/kvm_host.h`).
-    pub const HALT_POLL_NS: u64 = 200_000;
-}
-
 /// What an operation on a queue of the real scheduler costs beside a switch
 /// (`scheduler/core/queue_locks.rs`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -132,26 +120,6 @@ pub struct CostModel {
     /// The woken vCPU pays.
     #[serde(skip_serializing_if = "is_zero")]
     pub halt_ns: u64,
-}
-
-/// Pause-loop exiting.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PleConfig {
-    pub enabled: bool,
-    /// Spinning time after which a pause loop exits.
-    pub window_ns: u64,
-    /// What the window is multiplied by at each exit (`ple_window_grow`); 1: it stays as it is.
-    #[serde(skip_serializing_if = "is_one")]
-    pub window_grow: u32,
-    /// The longest window (`ple_window_max`).
-    #[serde(skip_serializing_if = "is_endless")]
-    pub window_max_ns: u64,
-}
-
-impl PleConfig {
-    /// A window that stays as it is, of 4,096 cycles of 2.4 GHz.
-    pub const CONSTANT: Self =
-        Self { enabled: true, window_ns: 1_707, window_grow: 1, window_max_ns: u64::MAX };
 }
 
 /// A virtual machine.
@@ -593,14 +561,6 @@ fn is_all(percent: &u8) -> bool {
 
 fn is_none(number: &u32) -> bool {
     *number == 0
-}
-
-fn is_one(number: &u32) -> bool {
-    *number == 1
-}
-
-fn is_endless(time_ns: &u64) -> bool {
-    *time_ns == u64::MAX
 }
 
 fn is_zero(number: &u64) -> bool {

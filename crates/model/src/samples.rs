@@ -3,9 +3,9 @@
 
 use crate::config::{
     BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
-    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, LockKind, MS, Mechanics, MicroSlicedConfig,
-    NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind, ShownCount, SimulationConfig,
-    SymbolTable, US, VmConfig, VmKnobs, WorkloadConfig,
+    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KvmConfig, LockKind, MS,
+    Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind,
+    ShownCount, SimulationConfig, SymbolTable, US, VmConfig, VmKnobs, WorkloadConfig,
 };
 
 use microslice_policy::coordinated::BalanceScheme;
@@ -39,6 +39,11 @@ pub fn host() -> HostConfig {
         ple: PleConfig::CONSTANT,
         kvm: None,
     }
+}
+
+/// KVM without halt polling, on a processor whose IPIs all exit.
+pub fn kvm() -> KvmConfig {
+    KvmConfig { yield_to_ns: 400, halt_poll_ns: 0, interrupts: InterruptMode::Software, icr_write_ns: 0 }
 }
 
 pub fn credit() -> CreditConfig {

@@ -325,8 +325,8 @@ impl Simulation<'_> {
         // The lock is held for as long as the reschedule IPI takes to send (paper, section 3.1), whether it
         // is needed or not: that shows when the thread is enqueued, at the end of this time
         // (`enqueue_thread`).
-        let send_ns = if target == vcpu { 0 } else { self.costs.ipi_send_ns };
-        if send_ns > 0 {
+        let send_ns = if target == vcpu { 0 } else { self.ipi_send_ns(target) };
+        if target != vcpu && self.ipi_exits(target) && send_ns > 0 {
             self.scheduler.ipi_begun(&mut self.machine, vcpu);
         }
         self.acquire(vcpu, lock, WAKE_NS + send_ns, Then::EnqueueThread, thread.number());

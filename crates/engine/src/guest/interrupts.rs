@@ -3,6 +3,7 @@
 use crate::guest::{Act, Frame, Then, ThreadState, pending};
 use crate::simulation::{CACHE_LINE_NS, Simulation};
 use crate::text;
+use microslice_model::config::InterruptMode;
 use microslice_model::events::{IpiKind, StopReason, TraceEvent};
 use microslice_model::ids::{LockId, ThreadId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::VcpuState;
@@ -31,11 +32,33 @@ impl Simulation<'_> {
         if self.guest[to].pending & bit == 0 {
             self.count_ipi(from, to, kind);
         }
-        self.scheduler.ipi(&mut self.machine, from, to, kind);
-        self.send_interrupt(to, bit, meaning);
+        let exits = self.ipi_exits(to);
+        if exits {
+            self.scheduler.ipi(&mut self.machine, from, to, kind);
+        }
+        self.raise(to, bit, Some(WokenBy::Interrupt(meaning)).filter(|_| exits));
+    }
+
+    /// Whether an IPI to that vCPU exits in its sender, now: the host knows of it.
+    pub(crate) fn ipi_exits(&self, to: VcpuId) -> bool {
+        let mode = self.config.host.kvm.as_ref().map_or(InterruptMode::Software, |kvm| kvm.interrupts);
+        mode.exits(self.is_running(to))
+    }
+
+    /// What an IPI to that vCPU costs its sender, now.
+    pub(crate) fn ipi_send_ns(&self, to: VcpuId) -> u64 {
+        match &self.config.host.kvm {
+            Some(kvm) if !self.ipi_exits(to) => kvm.icr_write_ns,
+            _ => self.costs.ipi_send_ns,
+        }
     }
 
     pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
+        self.raise(vcpu, bit, Some(WokenBy::Interrupt(kind)));
+    }
+
+    /// `seen`: what the host sees of it; it can read the bit all the same when it looks.
+    fn raise(&mut self, vcpu: VcpuId, bit: u8, seen: Option<WokenBy>) {
         if bit == pending::CALL_FUNCTION {
             self.machine.set_owes_answer(vcpu, true);
         }
@@ -52,7 +75,7 @@ impl Simulation<'_> {
             VcpuState::Blocked if deaf => {}
             _ => {
                 self.machine.vcpus[vcpu].pending_interrupts |= bit;
-                self.wake_by(vcpu, WokenBy::Interrupt(kind));
+                self.wake_by(vcpu, seen);
             }
         }
     }
@@ -60,7 +83,7 @@ impl Simulation<'_> {
     /// An interrupt to a vCPU that doesn't run, or a lock's kick: a blocked one is woken first. It may wait
     /// on a runqueue then, instead of getting a pCPU at once. About that the policy is asked (paper, section
     /// 5: "the vCPU which is on the runqueue").
-    pub(crate) fn wake_by(&mut self, vcpu: VcpuId, what: WokenBy) {
+    pub(crate) fn wake_by(&mut self, vcpu: VcpuId, seen: Option<WokenBy>) {
         let was_blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
         self.wake_vcpu(vcpu);
         self.settle();
@@ -70,11 +93,12 @@ impl Simulation<'_> {
         }
         if self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             self.note_position(vcpu);
-            match what {
-                WokenBy::Interrupt(kind) if !was_blocked => {
+            match seen {
+                Some(WokenBy::Interrupt(kind)) if !was_blocked => {
                     self.scheduler.interrupt(&mut self.machine, vcpu, kind)
                 }
-                _ => self.scheduler.woken(&mut self.machine, vcpu, what),
+                Some(what) => self.scheduler.woken(&mut self.machine, vcpu, what),
+                None => {}
             }
         }
     }
@@ -196,14 +220,17 @@ impl Simulation<'_> {
     pub(crate) fn prepare_shootdown(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
-        let targets = self.shootdown_targets(vcpu, vm).len() as u64;
-        if targets == 0 {
+        let targets = self.shootdown_targets(vcpu, vm);
+        if targets.is_empty() {
             self.release_under(vcpu);
             return self.continue_frame(vcpu);
         }
-        self.scheduler.ipi_begun(&mut self.machine, vcpu);
+        if targets.iter().any(|&target| self.ipi_exits(target)) {
+            self.scheduler.ipi_begun(&mut self.machine, vcpu);
+        }
+        let send_ns = targets.iter().map(|&target| self.ipi_send_ns(target)).sum();
         let symbol = self.texts[self.vms[vm].text].fixed.shootdown_wait;
-        self.timed(vcpu, Then::SendShootdown, symbol, targets * self.costs.ipi_send_ns);
+        self.timed(vcpu, Then::SendShootdown, symbol, send_ns);
         self.guest[vcpu].waits_since_ns[0] = now_ns;
     }
 

@@ -175,7 +175,7 @@ impl Simulation<'_> {
         self.guest[from].overhead_ns += self.costs.kick_ns;
         self.count_ipi(from, vcpu, IpiKind::LockKick);
         self.scheduler.ipi(&mut self.machine, from, vcpu, IpiKind::LockKick);
-        self.wake_by(vcpu, WokenBy::LockKick);
+        self.wake_by(vcpu, Some(WokenBy::LockKick));
     }
 
     fn take_any_running_waiter(&mut self, lock: LockId) -> Option<Holder> {

@@ -237,7 +237,7 @@ impl Simulation<'_> {
         } else if arrived && self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited
             // for.
-            self.wake_by(vcpu, WokenBy::Interrupt(InterruptKind::Virq));
+            self.wake_by(vcpu, Some(WokenBy::Interrupt(InterruptKind::Virq)));
         }
     }
 

@@ -4,7 +4,9 @@ use super::error::ScenarioError;
 use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
-use microslice_model::config::{BoostCosts, CostModel, HostConfig, KvmConfig, PleConfig, QueueLockCosts};
+use microslice_model::config::{
+    BoostCosts, CostModel, HostConfig, InterruptMode, KvmConfig, PleConfig, QueueLockCosts,
+};
 use std::ops::RangeInclusive;
 
 /// Larger than any machine that KVM supports.
@@ -43,7 +45,7 @@ pub const COST_KEYS: [&str; 10] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const KVM_KEYS: [&str; 2] = ["yield_to", "halt_poll_ns"];
+pub const KVM_KEYS: [&str; 5] = ["module", "interrupts", "yield_to", "halt_poll_ns", "icr_write"];
 pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
@@ -144,7 +146,25 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
 fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, ScenarioError> {
     let table = TableReader::open(node, "kvm", &KVM_KEYS)?;
     let halt_poll_ns = read_optional_cost(&table, "halt_poll_ns", frequency_hz)?;
+    let is_amd = table.choice("module", &[("kvm_intel", false), ("kvm_amd", true)])?;
+    let modes: &[_] = match is_amd {
+        Some(true) => &[("software", InterruptMode::Software), ("avic", InterruptMode::Avic)],
+        Some(false) => &[
+            ("software", InterruptMode::Software),
+            ("apicv", InterruptMode::Apicv),
+            ("ipiv", InterruptMode::Ipiv),
+        ],
+        None => &[("software", InterruptMode::Software)],
+    };
+    let interrupts = table.choice("interrupts", modes)?.unwrap_or(InterruptMode::Software);
+    let icr_write_ns = read_optional_cost(&table, "icr_write", frequency_hz)?;
+    let may_not_exit = !interrupts.exits(true);
+    if may_not_exit && icr_write_ns.is_none() {
+        return Err(table.missing("icr_write", "what an IPI costs that doesn't exit, such as \"300 cycles\""));
+    }
     Ok(KvmConfig {
+        interrupts,
+        icr_write_ns: icr_write_ns.unwrap_or(0),
         yield_to_ns: read_cost(&table, "yield_to", frequency_hz)?,
         halt_poll_ns: halt_poll_ns.unwrap_or(KvmConfig::HALT_POLL_NS),
     })

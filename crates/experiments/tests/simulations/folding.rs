@@ -21,7 +21,7 @@ fn folding_changes_nothing_where_pause_loop_windows_grow_either() {
             let mut config = scenario(name, policy, 100 * MS);
             (config.host.ple.window_grow, config.host.ple.window_max_ns) = (2, window_max_ns);
             config.host.kvm = (name == "exim-swaptions" && !config.scheduler.is_xen_prototype())
-                .then_some(KvmConfig { yield_to_ns: 400, halt_poll_ns: 200 * US });
+                .then_some(KvmConfig { halt_poll_ns: 200 * US, ..microslice_model::samples::kvm() });
             assert!(is_the_same_run(&run(&config), &one_by_one(&config)), "{name} under {policy}");
         }
     }

@@ -46,6 +46,9 @@ prop_compose! {
         weight in 1u32..2000,
         (ple, smt, window_grow, kvm) in (prop::bool::ANY, prop::bool::ANY, 1u32..4, prop::bool::ANY),
         rules in (0u32..20, prop::bool::ANY, 0u64..3 * MS),
+        interrupts in prop::sample::select(vec![
+            InterruptMode::Software, InterruptMode::Apicv, InterruptMode::Avic, InterruptMode::Ipiv,
+        ]),
     ) -> SimulationConfig {
         let mut policies = policies(1);
         policies.retain(|policy| pcpus >= 4 || !policy.starts_with("micro"));
@@ -56,7 +59,9 @@ prop_compose! {
         config.host.pcpus = pcpus;
         with_rules(&mut config, rules.0, rules.1, rules.2);
         (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
-        config.host.kvm = (kvm && !config.scheduler.is_xen_prototype()).then_some(KvmConfig { yield_to_ns: 400, halt_poll_ns: 200 * US });
+        let of_kvm =
+            KvmConfig { halt_poll_ns: 200 * US, interrupts, icr_write_ns: 100, ..microslice_model::samples::kvm() };
+        config.host.kvm = Some(of_kvm).filter(|_| kvm && !config.scheduler.is_xen_prototype());
         config.host.smt_busy_speed_permille = if smt { 620 } else { 1000 };
         config.vms.truncate(1);
         let vm = &mut config.vms[0];

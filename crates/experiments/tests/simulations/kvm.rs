@@ -3,7 +3,7 @@
 use microslice_engine::report::RunReport;
 use microslice_engine::{SimError, simulate};
 use microslice_experiments::scenario::{Overrides, parse};
-use microslice_model::events::NoTrace;
+use microslice_model::events::{AccelerationCause, NoTrace};
 
 /// Two vCPUs that sleep for 50 µs again and again, beside so many that always run, on two pCPUs.
 fn sleepers(halt_poll_ns: &str, hogs: usize, policy: &str) -> RunReport {
@@ -76,4 +76,62 @@ fn nobody_polls_while_another_task_waits_for_the_pcpu() {
 fn the_prototype_in_xen_is_refused_on_a_host_of_kvm() {
     let refusal = try_sleepers("0 us", 2, "micro-xen:1").expect_err("there is no such host").to_string();
     assert_eq!(refusal, "host.kvm: this policy is a prototype in Xen: leave [kvm] out of the host");
+}
+
+/// So many VMs of four vCPUs on four pCPUs and a micro-sliced one; their threads shoot TLBs down.
+fn shootdowns(kvm: &str, vms: usize) -> RunReport {
+    let text = format!(
+        r#"
+        warmup = "100 ms"
+        duration = "400 ms"
+
+        [host]
+        extends = "xeon-e5645"
+        pcpus = 5
+        llc_pcpus = 5
+        smt_threads = 1
+        kvm = {{ yield_to = "400 ns", halt_poll_ns = "0 us", {kvm} }}
+
+        [[vm]]
+        name = "guest"
+        vcpus = 4
+        copies = {vms}
+        kernel = {{ extends = "linux-modern", pv_tlb_flush = false, pv_ipi_yield = false }}
+        workloads = [{{ name = "maps", threads = "per vcpu", address_space = "shared", program = [
+            {{ compute = "exponential 200 us" }}, {{ shootdown = "1 us" }}, {{ progress = 1 }},
+        ] }}]
+        "#
+    );
+    let overrides =
+        Overrides { policy: Some("microslice:1+grace=0".to_owned()), seed: Some(1), ..Overrides::default() };
+    let mut config = parse("kvm.toml", &text, &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+    config.check = true;
+    simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const IPIV: &str = r#"module = "kvm_intel", interrupts = "ipiv", icr_write = "300 cycles""#;
+const AVIC: &str = r#"module = "kvm_amd", interrupts = "avic", icr_write = "300 cycles""#;
+const APICV: &str = r#"module = "kvm_intel", interrupts = "apicv""#;
+
+#[test]
+fn with_ipi_virtualization_a_scheduler_hears_of_no_ipi() {
+    let by_ipi = |kvm| {
+        let requests = shootdowns(kvm, 3).pool.requests().collect::<Vec<_>>();
+        let of = |cause| requests.iter().filter(|(of, _)| *of == cause).map(|(_, count)| count).sum::<u64>();
+        (of(AccelerationCause::CallFunctionIpi), of(AccelerationCause::TlbYield))
+    };
+    for kvm in [APICV, AVIC] {
+        assert!(by_ipi(kvm).0 > 100, "{kvm}: {:?}", by_ipi(kvm));
+    }
+    let (by_ipis, by_exits) = by_ipi(IPIV);
+    assert_eq!(by_ipis, 0);
+    assert!(by_exits > 100, "{by_exits}: the pause-loop exits of the sender are seen");
+}
+
+#[test]
+fn an_ipi_to_a_running_vcpu_is_cheap_with_avic() {
+    let done = |kvm| shootdowns(kvm, 1).vms[0].workloads[0].units_done;
+    let [apicv, avic, ipiv] = [APICV, AVIC, IPIV].map(done);
+    assert!(avic * 100 > apicv * 102, "{avic}, {apicv}");
+    assert!(avic.abs_diff(ipiv) * 50 < avic, "{avic}, {ipiv}: all of them run");
 }

@@ -29,7 +29,7 @@ const SCENARIO: &str = r#"
 "#;
 
 /// Paths of times and counts that every policy has.
-const PATHS: [&str; 54] = [
+const PATHS: [&str; 55] = [
     "duration",
     "warmup",
     "seed",
@@ -50,6 +50,7 @@ const PATHS: [&str; 54] = [
     "host.ple.window_grow",
     "host.kvm.yield_to",
     "host.kvm.halt_poll_ns",
+    "host.kvm.icr_write",
     "vm.one.vcpus",
     "vm.one.copies",
     "vm.one.weight",

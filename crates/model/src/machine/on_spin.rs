@@ -155,7 +155,7 @@ mod tests {
     /// A VM of five on a host of KVM: one spins, and the others wait in kernel code.
     fn spinning() -> Machine {
         let host =
-            HostConfig { kvm: Some(KvmConfig { yield_to_ns: 500, halt_poll_ns: 0 }), ..samples::host() };
+            HostConfig { kvm: Some(KvmConfig { yield_to_ns: 500, ..samples::kvm() }), ..samples::host() };
         let mut machine = Machine::new(&host, vec![HostVm::new(5, 256, Vec::new())]);
         for vcpu in machine.vcpus.ids() {
             machine.wakes(vcpu);

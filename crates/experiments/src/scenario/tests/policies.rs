@@ -3,8 +3,8 @@
 
 use super::*;
 use microslice_model::config::{
-    BoostCosts, Duration, FairSharePool, MicroSlicedConfig, NormalPoolKind, PleConfig, QueueLockCosts,
-    ReschedCo, US, VmKnobs,
+    BoostCosts, Duration, FairSharePool, InterruptMode, MicroSlicedConfig, NormalPoolKind, PleConfig,
+    QueueLockCosts, ReschedCo, US, VmKnobs,
 };
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
@@ -370,6 +370,43 @@ fn pause_loop_windows_grow_if_the_host_says_so() {
     let short = refusal("window_max = \"1 us\"");
     assert!(short.starts_with("small.toml:2:"), "{short}");
     assert!(short.ends_with("`window_max` is shorter than `window`"), "{short}");
+}
+
+#[test]
+fn a_processor_has_the_interrupt_modes_that_it_has() {
+    let kvm = |keys: &str| {
+        let host = format!("{{ extends = \"xeon-e5645\", kvm = {{ yield_to = \"1 us\", {keys} }} }}");
+        let scenario = parse("small.toml", &SMALL.replace("\"xeon-e5645\"", &host), &Overrides::default());
+        scenario
+            .map(|scenario| scenario.config.host.kvm.expect("it is there"))
+            .map_err(|error| error.to_string())
+    };
+    let plain = kvm("").expect("the least");
+    assert_eq!((plain.interrupts, plain.halt_poll_ns), (InterruptMode::Software, 200 * US));
+    let ours = kvm("module = \"kvm_amd\", interrupts = \"avic\", icr_write = \"240 cycles\"").expect("AVIC");
+    assert_eq!((ours.interrupts, ours.icr_write_ns), (InterruptMode::Avic, 100));
+    for (keys, cause) in [
+        (
+            "module = \"kvm_intel\", interrupts = \"avic\"",
+            "`interrupts`: unknown `avic`; allowed: software, apicv, ipiv",
+        ),
+        (
+            "module = \"kvm_amd\", interrupts = \"ipiv\"",
+            "`interrupts`: unknown `ipiv`; allowed: software, avic",
+        ),
+        ("interrupts = \"apicv\"", "`interrupts`: unknown `apicv`; allowed: software"),
+        (
+            "module = \"kvm_intel\", interrupts = \"ipiv\"",
+            "kvm needs `icr_write` (what an IPI costs that doesn't exit, such as \"300 cycles\")",
+        ),
+        (
+            "avic = true",
+            "unknown key `avic` in kvm; allowed: module, interrupts, yield_to, halt_poll_ns, icr_write",
+        ),
+    ] {
+        let error = kvm(keys).expect_err(keys);
+        assert!(error.starts_with("small.toml:2:") && error.ends_with(cause), "{error}");
+    }
 }
 
 #[test]
