@@ -402,8 +402,8 @@ enum boost_event_kind {
 
 struct boost_event {
 	enum boost_event_kind kind;
-	u32 slot; /* of the vCPU */
-	u32 tid;  /* its thread */
+	u32 slot;     /* of the vCPU */
+	u32 tid;      /* its thread */
 	u32 asked_on; /* this pCPU */
 	u32 waits_on; /* where it was stopped: balancing may have moved it since */
 	u32 reserved;

@@ -3,7 +3,8 @@
 use microslice_engine::report::RunReport;
 use microslice_engine::{SimError, simulate};
 use microslice_experiments::scenario::{Overrides, parse};
-use microslice_model::events::{AccelerationCause, NoTrace};
+use microslice_model::events::NoTrace;
+use microslice_policy::Cause;
 
 /// Two vCPUs that sleep for 50 µs again and again, beside so many that always run, on two pCPUs.
 fn sleepers(halt_poll_ns: &str, hogs: usize, policy: &str) -> RunReport {
@@ -118,7 +119,7 @@ fn with_ipi_virtualization_a_scheduler_hears_of_no_ipi() {
     let by_ipi = |kvm| {
         let requests = shootdowns(kvm, 3).pool.requests().collect::<Vec<_>>();
         let of = |cause| requests.iter().filter(|(of, _)| *of == cause).map(|(_, count)| count).sum::<u64>();
-        (of(AccelerationCause::CallFunctionIpi), of(AccelerationCause::TlbYield))
+        (of(Cause::CallFunctionIpi), of(Cause::TlbYield))
     };
     for kvm in [APICV, AVIC] {
         assert!(by_ipi(kvm).0 > 100, "{kvm}: {:?}", by_ipi(kvm));
