@@ -224,7 +224,7 @@ struct Work<R> {
     boosts_max: usize,
     means: Means,
     boosts: Vec<Boost>,
-    /// It has tried to go before threads with deadlines: since the first boost by one.
+    /// The helper goes before threads with deadlines: since the first boost by one.
     goes_before_deadlines: bool,
 }
 
@@ -280,12 +280,12 @@ impl<R: Requests> Work<R> {
         }
         let entry = Entry { tid: told.tid, start_ns: told.start_ns, former };
         let Some(place) = self.ledger.enter(entry) else { return count(&self.counts.crowded) };
-        match threads::boost(told.tid, self.means, self.slice) {
+        let goes_before = &mut self.goes_before_deadlines;
+        match threads::boost(told.tid, self.means, self.slice, || go_before_deadlines(goes_before)) {
             Ok(by_deadline) => {
                 count(&self.counts.boosts);
                 if by_deadline {
                     count(&self.counts.by_deadline);
-                    self.go_before_deadlines();
                 }
                 let until = Instant::now() + self.slice;
                 self.boosts.push(Boost { slot: told.slot, entry, place, until, waits: 0 });
@@ -295,14 +295,6 @@ impl<R: Requests> Work<R> {
                 let is_gone = cause.raw_os_error() == Some(libc::ESRCH);
                 count(if is_gone { &self.counts.late } else { &self.counts.refused });
             }
-        }
-    }
-
-    /// Where the kernel refuses, boosts by deadline last until its next tick.
-    fn go_before_deadlines(&mut self) {
-        if !self.goes_before_deadlines {
-            self.goes_before_deadlines = true;
-            let _ = threads::go_before_deadlines();
         }
     }
 
@@ -340,6 +332,15 @@ impl<R: Requests> Work<R> {
         self.ledger.strike(boost.place);
         count(&self.counts.returns);
     }
+}
+
+/// While the kernel refuses this, boosts by deadline would last until its next tick: there are none.
+fn go_before_deadlines(is_done: &mut bool) -> std::io::Result<()> {
+    if !*is_done {
+        threads::go_before_deadlines()?;
+        *is_done = true;
+    }
+    Ok(())
 }
 
 fn thread_ns() -> u64 {

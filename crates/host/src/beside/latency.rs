@@ -278,7 +278,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Measured, HostError> {
     let ledger = Arc::new(Ledger::of_our_own()?);
     let target = start_target(&scene, plan.group.clone())?;
     // A thread that the kernel refuses to boost would be asked for in vain all the time.
-    let tried = threads::boost(scene.tid.load(Ordering::Relaxed), plan.means, plan.slice);
+    let tried = threads::boost(scene.tid.load(Ordering::Relaxed), plan.means, plan.slice, || Ok(()));
     let ended = || {
         scene.stop.store(true, Ordering::Relaxed);
     };

@@ -162,12 +162,18 @@ pub fn make_real_time(tid: u32, priority: u32) -> io::Result<()> {
 }
 
 /// Boosts a waiting thread for `slice`. True: by a deadline, which the kernel ends by itself after some
-/// slices.
+/// slices. `before` is done before a deadline is given, and without it none is.
 ///
 /// # Errors
-/// As [`make_real_time`]. A deadline is refused, too, where the thread may not run on every pCPU.
-pub fn boost(tid: u32, means: Means, slice: Duration) -> io::Result<bool> {
-    let by_deadline = || give_deadline(tid, slice).map(|()| true);
+/// As [`make_real_time`], or of `before`. A deadline is refused, too, where the thread may not run on every
+/// pCPU, or where deadlines have the most of the host that they may have.
+pub fn boost(
+    tid: u32,
+    means: Means,
+    slice: Duration,
+    before: impl FnOnce() -> io::Result<()>,
+) -> io::Result<bool> {
+    let by_deadline = || before().and_then(|()| give_deadline(tid, slice)).map(|()| true);
     if means == Means::Deadline {
         return by_deadline();
     }

