@@ -261,6 +261,7 @@ impl<'a> Simulation<'a> {
             random: Random::stream(self.config.seed, number + 1),
             compute_left_ns: 0,
             woken_at_ns: crate::guest::NOT_WOKEN,
+            due_ns: crate::guest::NOT_WOKEN,
             granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,

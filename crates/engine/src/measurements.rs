@@ -46,6 +46,8 @@ pub struct VmCounters {
     pub tlb_sync: Histogram,
     /// From a thread's wake-up until it runs.
     pub wake_waits: Histogram,
+    /// From when a thread's timer was due until it runs.
+    pub timer_lateness: Histogram,
     pub barrier_waits: BarrierWaits,
     pub locks: Vec<LockCounters>,
     pub guest_times: GuestTimes,
@@ -178,6 +180,12 @@ impl Measurements {
     #[inline]
     pub fn shootdown_took(&mut self, vm: VmId, waited_ns: u64) {
         self.vms[vm].tlb_sync.record(waited_ns);
+    }
+
+    /// A thread of the VM runs that slept, so long after the end of its sleep was due.
+    #[inline]
+    pub fn timer_was_late(&mut self, vm: VmId, late_ns: u64) {
+        self.vms[vm].timer_lateness.record(late_ns);
     }
 
     /// A woken thread of the VM runs, so long after its wake-up.

@@ -59,6 +59,8 @@ pub struct VmReport {
     pub tlb_sync: Histogram,
     /// From a thread's wake-up until it runs.
     pub wake_waits: Histogram,
+    /// From when a sleeping thread's timer was due, or its I/O done, until it runs.
+    pub timer_lateness: Histogram,
     pub ipis_sent: u64,
     /// Those of them that call functions, as shootdowns do.
     pub call_function_ipis: u64,

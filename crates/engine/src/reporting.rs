@@ -199,6 +199,7 @@ impl Simulation<'_> {
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
             wake_waits: counters.wake_waits.clone(),
+            timer_lateness: counters.timer_lateness.clone(),
             ipis_sent: counters.ipis_sent,
             call_function_ipis: counters.call_function_ipis,
             refill_ns: counters.refill_ns,

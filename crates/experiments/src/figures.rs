@@ -105,6 +105,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if vm.wake_waits.count() > 0 {
         snapshot.histogram(&figures::WAKE_WAIT, &[name], vm.wake_waits.clone());
     }
+    if vm.timer_lateness.count() > 0 {
+        snapshot.histogram(&figures::TIMER_LATENESS, &[name], vm.timer_lateness.clone());
+    }
     snapshot.counter(&figures::IPIS, &[name], vm.ipis_sent);
     if let Some(network) = &vm.network {
         snapshot.counter(&figures::VIRQS, &[name], network.irq_latency.count());

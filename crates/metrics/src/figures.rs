@@ -101,6 +101,8 @@ figures! {
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
     WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
         "Time from a guest thread's wake-up until it runs.";
+    TIMER_LATENESS = "timer_lateness", Histogram, Nanoseconds, ["vm"],
+        "Time from when a sleeping guest thread's timer was due until the thread runs.";
     PREEMPTED_SHOOTDOWN_WAIT = "preempted_shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Calls of siblings of which one had no pCPU: from the first interrupt until the last recipient has one.";
     INTERRUPT_WAIT = "interrupt_wait", Histogram, Nanoseconds, ["vm"],

@@ -321,6 +321,8 @@ pub struct Thread {
     pub wait_since_ns: u64,
     /// When it became ready by a wake-up that it hasn't run after yet; `NOT_WOKEN` otherwise.
     pub woken_at_ns: u64,
+    /// When its timer was due or its I/O done, if it hasn't run since; `NOT_WOKEN` otherwise.
+    pub due_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
     /// Which passage of a barrier it waits for.

@@ -130,6 +130,10 @@ impl Simulation<'_> {
         state.vcpu = vcpu;
         let woken_at_ns = std::mem::replace(&mut state.woken_at_ns, NOT_WOKEN);
         let workload = state.workload;
+        if state.due_ns != NOT_WOKEN {
+            let due_ns = std::mem::replace(&mut state.due_ns, NOT_WOKEN);
+            self.measured.timer_was_late(vm, now_ns.saturating_sub(due_ns));
+        }
         if woken_at_ns != NOT_WOKEN {
             self.measured.woken_ran_after(vm, now_ns.saturating_sub(woken_at_ns));
         }
@@ -220,7 +224,9 @@ impl Simulation<'_> {
 
     /// A sleeping thread's timer or I/O is done: an interrupt to the vCPU where it slept.
     pub(crate) fn thread_timer(&mut self, thread: ThreadId) {
-        let vcpu = self.threads[thread].vcpu;
+        let state = &mut self.threads[thread];
+        state.due_ns = self.machine.now_ns;
+        let vcpu = state.vcpu;
         self.guest[vcpu].timer_wakes.push(thread);
         self.send_interrupt(vcpu, pending::TIMER, microslice_policy::InterruptKind::Timer);
     }

@@ -18,3 +18,4 @@ mod promises;
 mod ranges;
 mod shares;
 mod sweep_results;
+mod timers;
