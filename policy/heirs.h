@@ -103,7 +103,7 @@ POLICY struct heir_state heir_state_after(const struct heir_state *state, const 
 
 /* ---- Holders ---- */
 
-/* Stops in a row at which a vCPU held something, before it isn't asked for until it is seen to hold nothing. */
+/* Stops in a row at which a vCPU held something. Then it isn't asked for until it is seen to hold nothing. */
 #define HOLDS_ALWAYS 16u
 
 /* Returns how many of a vCPU's last stops found it holding something. */

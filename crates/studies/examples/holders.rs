@@ -7,8 +7,8 @@
 //! cargo run --release -p microslice-studies --example holders -- locks
 //! ```
 //!
-//! Tables: `programs` (the papers', with guests of today), `random` (so many scenarios, from that seed), `locks`
-//! (one contended lock, by its kind, with pause-loop exits and without).
+//! Tables: `programs` (the papers', with guests of today), `random` (so many scenarios, from that seed),
+//! `locks` (one contended lock, by its kind, with pause-loop exits and without).
 
 use microslice_engine::report::{RunReport, VmReport};
 use microslice_engine::simulate;
@@ -152,7 +152,8 @@ fn contended(kind: &str, exits: bool) -> String {
         name = "hogs"
         vcpus = 16
         kernel = "{GUEST}"
-        workloads = [{{ name = "hog", threads = "per vcpu", program = [{{ compute = "1 ms" }}, {{ progress = 1 }}] }}]
+        workloads = [{{ name = "hog", threads = "per vcpu",
+            program = [{{ compute = "1 ms" }}, {{ progress = 1 }}] }}]
         "#
     )
 }

@@ -31,7 +31,8 @@ fn contended(kind: &str, exits: bool, policy: &str) -> RunReport {
         name = "locks"
         vcpus = 8
         kernel = {{ extends = "linux-6.18", listed_holds = "0 %" }}
-        workloads = [{{ name = "w", threads = "per vcpu", lock = [{{ name = "own", kind = "{kind}", symbol = "get_page_from_freelist" }}],
+        workloads = [{{ name = "w", threads = "per vcpu",
+            lock = [{{ name = "own", kind = "{kind}", symbol = "get_page_from_freelist" }}],
             program = [{{ compute = "60 us" }}, {{ lock = "own", hold = "20 us" }}, {{ progress = 1 }}] }}]
         [[vm]]
         name = "hogs"
@@ -84,12 +85,14 @@ fn liar(shown: &str, code: &str, policy: &str) -> (f64, u64) {
             name = "{name}"
             vcpus = 4
             kernel = {{ extends = "linux-6.18", shown_count = "{shown}" }}
-            workloads = [{{ name = "w", threads = "per vcpu", program = [{{ kernel = "1 ms", symbol = "{code}" }}] }}]
+            workloads = [{{ name = "w", threads = "per vcpu",
+                program = [{{ kernel = "1 ms", symbol = "{code}" }}] }}]
             "#
         )
     };
     let text = format!(
-        "host = {{ extends = \"xeon-e5645\", pcpus = 4, smt_threads = 1 }}\nwarmup = \"500 ms\"\nduration = \"4 s\"\n{}{}",
+        "host = {{ extends = \"xeon-e5645\", pcpus = 4, smt_threads = 1 }}\n{}{}{}",
+        "warmup = \"500 ms\"\nduration = \"4 s\"\n",
         vm("liar", shown),
         vm("honest", "honest")
     );
