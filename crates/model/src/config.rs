@@ -168,8 +168,8 @@ pub struct GuestKernelConfig {
     /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
-    /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`); the others are
-    /// in none that a list has. A host by whose list all are critical sees these holders, and no others.
+    /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`). The others
+    /// are in none that a list has. A host by whose list all are critical sees these holders, and no others.
     #[serde(skip_serializing_if = "is_all")]
     pub listed_holds_percent: u8,
     /// What the guest shows a host that reads its preemption counter: a guest may lie.

@@ -58,8 +58,8 @@ pub struct Machine {
     pub watched: bool,
     /// By what the scheduler knows who holds something.
     pub critical_by: CriticalBy,
-    /// The kinds of waiting vCPUs ([`Waiting::kinds`]) that may be heirs of a lock, if the scheduler looks for
-    /// these. While one waits it looks at what running siblings count.
+    /// The kinds of waiting vCPUs ([`Waiting::kinds`]) that may be heirs of a lock, if the scheduler looks
+    /// for these. While one waits it looks at what running siblings count.
     pub heir_kinds: u64,
     /// The scheduler leaves every vCPU where it starts.
     pub never_moves: bool,

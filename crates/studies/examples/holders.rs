@@ -1,14 +1,10 @@
 //! Measures the tables of docs/lab/holders.md, and prints them as they stand there.
 //!
-//! ```sh
-//! cargo run --release -p microslice-studies --example holders -- programs              # all of them
-//! cargo run --release -p microslice-studies --example holders -- programs exim gmake
-//! cargo run --release -p microslice-studies --example holders -- random 40 52001
-//! cargo run --release -p microslice-studies --example holders -- locks
-//! ```
+//! `cargo run --release -p microslice-studies --example holders -- TABLE`, where TABLE is
 //!
-//! Tables: `programs` (the papers', with guests of today), `random` (so many scenarios, from that seed),
-//! `locks` (one contended lock, by its kind, with pause-loop exits and without).
+//! - `programs`: the papers', with guests of today; or only those that are named behind it;
+//! - `random 40 52001`: so many scenarios, from that seed;
+//! - `locks`: one contended lock, by its kind, with pause-loop exits and without.
 
 use microslice_engine::report::{RunReport, VmReport};
 use microslice_engine::simulate;

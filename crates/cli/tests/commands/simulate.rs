@@ -153,7 +153,7 @@ fn more_seeds_than_there_are_are_refused() {
 }
 
 #[test]
-fn the_same_seed_gives_byte_identical_figures_and_traces_and_another_seed_does_not() {
+fn the_same_seed_gives_byte_identical_figures_and_traces() {
     let files = Files::new();
     let file = files.write("tiny.toml", TINY);
     let run = |seed: &str, trace: &str| {

@@ -49,7 +49,7 @@ fn accelerations(report: &RunReport, cause: Cause) -> u64 {
 }
 
 #[test]
-fn a_holder_in_unlisted_code_is_asked_for_by_counter_only() {
+fn a_holder_in_unlisted_code_is_asked_for_by_counter() {
     for (by_symbols, by_counter) in variants("").into_iter().zip(variants("+critical_by=counter")) {
         let report = contended("pv-queued", true, &by_symbols);
         assert_eq!(accelerations(&report, Cause::Holder), 0, "{by_symbols}");
@@ -62,7 +62,7 @@ fn a_holder_in_unlisted_code_is_asked_for_by_counter_only() {
 }
 
 #[test]
-fn heirs_make_more_of_a_lock_that_is_handed_on_in_line() {
+fn heirs_make_more_of_a_lock_handed_on_in_line() {
     for policy in ["microslice", "microslice:1", "beside"] {
         for exits in [true, false] {
             let [report, more] = ["", "+heirs=true"]

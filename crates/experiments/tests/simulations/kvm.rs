@@ -74,7 +74,7 @@ fn nobody_polls_while_another_task_waits_for_the_pcpu() {
 }
 
 #[test]
-fn the_prototype_in_xen_is_refused_on_a_host_of_kvm() {
+fn the_xen_prototype_is_refused_on_a_host_of_kvm() {
     let refusal = try_sleepers("0 us", 2, "micro-xen:1").expect_err("there is no such host").to_string();
     assert_eq!(refusal, "host.kvm: this policy is a prototype in Xen: leave [kvm] out of the host");
 }

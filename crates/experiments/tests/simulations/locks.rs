@@ -133,7 +133,7 @@ fn the_first_spinner_looks_at_the_holder_and_the_others_queue() {
 }
 
 #[test]
-fn of_the_holds_of_locks_the_listed_share_is_in_the_locks_own_functions() {
+fn the_listed_share_of_holds_is_in_listed_functions() {
     let mut config = contended(LockKind::TestAndSet, 12);
     config.duration_ns = 10 * S;
     config.host.ple.enabled = false;

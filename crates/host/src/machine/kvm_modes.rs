@@ -1,7 +1,7 @@
 //! KVM's modes: which hints this host gives about what guests wait for, by the parameters of KVM's modules.
 //!
-//! Names are the kernel's own (`arch/x86/kvm/vmx/vmx.c`, `svm/svm.c`, `svm/avic.c`, Linux 6.18). A module shows
-//! what it made of a parameter on this processor: `enable_ipiv` is N where the processor hasn't got it.
+//! Names are the kernel's own (`arch/x86/kvm/vmx/vmx.c`, `svm/svm.c`, `svm/avic.c`, Linux 6.18). A module
+//! shows what it made of a parameter on this processor: `enable_ipiv` is N where that hasn't got it.
 
 use crate::interface::KvmVendor;
 use std::path::Path;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn intel_hides_ipis_by_ipi_virtualization_and_pending_interrupts_by_apicv() {
+    fn intel_hides_ipis_by_ipiv_and_pending_interrupts_by_apicv() {
         let with = |apicv, ipiv| {
             let parameters = [
                 ("kvm_intel/enable_apicv", apicv),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_real_time_for_its_work_and_then_as_before() {
+    fn a_thread_is_real_time_for_its_work_alone() {
         // A thread of its own, for other tests share the pool's.
         std::thread::spawn(|| {
             // SAFETY: takes and returns integers.

@@ -1,7 +1,7 @@
 //! Survey: all that a host has for `run`, `run --beside` and `observe`, and what each of them would refuse.
 //!
-//! The modes themselves end at the first refusal ([`super::preflight`]). Here the same checks are rows, in the
-//! same order, and a row that can't be read says so.
+//! The modes themselves end at the first refusal ([`super::preflight`]). Here the same checks are rows, in
+//! the same order, and a row that can't be read says so.
 
 use crate::HostError;
 use crate::interface::KvmVendor;

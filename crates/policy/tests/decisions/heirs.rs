@@ -32,7 +32,7 @@ fn only_stopped_waiters_are_heirs() {
 }
 
 #[test]
-fn a_vcpu_that_runs_may_hold_what_its_word_says_unless_it_was_seen_waiting() {
+fn a_running_vcpu_may_hold_unless_it_was_seen_waiting() {
     let may_hold = |count, class| sibling_may_hold(VcpuState::Running, count, class);
     assert!(may_hold(1, GuestClass::User), "its class is that of an earlier look");
     assert!(!may_hold(1, GuestClass::LockWaiter));

@@ -112,7 +112,7 @@ fn a_wake_up_is_urgent_if_a_device_interrupt_is_its_reason() {
 }
 
 #[test]
-fn a_holder_or_an_heir_that_is_asked_for_counts_as_a_wait_for_a_lock() {
+fn a_request_for_a_holder_counts_as_a_lock_wait() {
     for &cause in Cause::ALL {
         let counts = matches!(cause, Cause::Holder | Cause::Heir);
         assert_eq!(urgent_event_of_stop(cause), if counts { Ple } else { None }, "{cause:?}");

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_import_left_is_removed_by_the_next_one() {
+    fn the_next_import_removes_what_a_killed_one_left() {
         let directory = tempfile::tempdir().unwrap();
         let folder = directory.path().join("build-id");
         fs::create_dir_all(&folder).unwrap();

@@ -475,7 +475,7 @@ fn what_boosts_take_is_read_from_a_file_that_the_host_names_and_errors_name_that
 }
 
 #[test]
-fn heirs_without_counters_and_counters_where_there_are_none_are_refused() {
+fn heirs_need_counters_and_counters_need_guests_that_count() {
     let read = |policy: &str| {
         let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
         parse("small.toml", SMALL, &overrides).map(|_| ()).map_err(|error| error.to_string())
