@@ -29,7 +29,7 @@ kernels: setup build ## fetch the stock Debian kernels that demo and tests run (
 demo: setup build ## what micro-slicing brings, in seven minutes: simulated, on real vCPUs where KVM can be opened, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup-tests ## all tests but a quarter of the testbed's, each of which says why it is left out
+test: setup-tests ## all tests but four of ten of the testbed's, each of which says why it is left out
 	scripts/test.sh
 
 test-long: setup-tests ## every test, and measures longer: what changes bpf/ passes this before it lands

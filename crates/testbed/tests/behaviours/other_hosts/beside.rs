@@ -279,11 +279,13 @@ fn on_6_18_what_overcommit_costs_is_seen() {
 }
 
 #[test]
+#[ignore = "61 s; 6.1 and 6.18 stand for what lies between them: make test-long"]
 fn on_6_12_what_overcommit_costs_is_seen() {
     on("6.12", |host, _| what_overcommit_costs_is_seen(host));
 }
 
 #[test]
+#[ignore = "115 s; `run` traces by the same code: make test-long"]
 fn on_debian_12_a_trace_shows_what_ran_where() {
     on(DEBIAN_12, |host, _| switches_are_traced(host));
 }
