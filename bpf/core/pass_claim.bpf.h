@@ -14,8 +14,8 @@
 #define PASS_MAX_NS 1000000ull
 
 /*
- * Decides on a yield, and claims the VM's pass (`*until_ns`) if there is one to make. Most yields are halts of
- * idle vCPUs: these keep nobody from a pass. True if the caller has it, and gives it back.
+ * Decides on a yield, and claims the VM's pass (`*until_ns`) if there is one to make. Most yields are halts
+ * of idle vCPUs: these keep nobody from a pass. True if the caller has it, and gives it back.
  */
 static __always_inline bool decide_and_claim(u64 *until_ns, u64 now, struct yield_observation *seen,
 					     struct yield_decision *decision)

@@ -91,8 +91,7 @@ static __always_inline u32 what_its_guest_does(const struct vcpu *vcpu, u32 slot
 {
 	if (is_halted(vcpu->kvm_vcpu))
 		return GUEST_CLASS_IDLE;
-	return look_at_count(slot,
-			     classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu)));
+	return classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, read_guest_rip(vcpu->kvm_vcpu));
 }
 
 static __always_inline u32 answer_that_counts(const struct vcpu *vcpu)

@@ -73,7 +73,8 @@ pub fn decide_on_heir(state: &HeirState, seen: &HeirObservation) -> HeirDecision
     HeirDecision::of(unsafe { c::decide_on_heir(state, seen) })
 }
 
-/// Returns what is known of a VM's heirs after a trial, whose vCPU was seen elsewhere than in its wait or not.
+/// Returns what is known of a VM's heirs after a trial. `found`: its vCPU was seen elsewhere than in its
+/// wait.
 pub fn heir_state_after(state: &HeirState, seen: &HeirObservation, found: bool) -> HeirState {
     // SAFETY: the pointers come from references.
     unsafe { c::heir_state_after(state, seen, u32::from(found)) }

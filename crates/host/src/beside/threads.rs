@@ -166,7 +166,7 @@ pub fn make_real_time(tid: u32, priority: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`make_real_time`], or of `before`. A deadline is refused, too, where the thread may not run on every
-/// pCPU, or where deadlines have all that they may have of the host.
+/// pCPU. So it is where deadlines have all that they may have of the host.
 pub fn boost(
     tid: u32,
     means: Means,
