@@ -101,23 +101,4 @@ POLICY struct heir_state heir_state_after(const struct heir_state *state, const 
 	return next;
 }
 
-/* ---- Holders ---- */
-
-/* Stops in a row at which a vCPU held something. Then it isn't asked for until it is seen to hold nothing. */
-#define HOLDS_ALWAYS 16u
-
-/* Returns how many of a vCPU's last stops found it holding something. */
-POLICY u32 holds_in_a_row(u32 before, u32 held)
-{
-	if (held <= HELD_NOTHING)
-		return 0;
-	return before < HOLDS_ALWAYS ? before + 1 : HOLDS_ALWAYS;
-}
-
-/* True if a vCPU always holds something, which no kernel does: it is asked for by hints only. */
-POLICY u32 holds_always(u32 in_a_row)
-{
-	return in_a_row >= HOLDS_ALWAYS;
-}
-
 #endif

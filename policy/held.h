@@ -210,6 +210,25 @@ POLICY struct count_decision decide_on_count(const struct count_observation *see
 	return decision;
 }
 
+/* ---- Who is asked for ---- */
+
+/* Stops in a row at which a vCPU held something. Then it isn't asked for until it is seen to hold nothing. */
+#define HOLDS_ALWAYS 16u
+
+/* Returns how many of a vCPU's last stops found it holding something. */
+POLICY u32 holds_in_a_row(u32 before, u32 held)
+{
+	if (held <= HELD_NOTHING)
+		return 0;
+	return before < HOLDS_ALWAYS ? before + 1 : HOLDS_ALWAYS;
+}
+
+/* True if a vCPU always holds something, which no kernel does: it is asked for by hints only. */
+POLICY u32 holds_always(u32 in_a_row)
+{
+	return in_a_row >= HOLDS_ALWAYS;
+}
+
 /*
  * True if a vCPU that was stopped with this, and could go on, is asked for at once. Siblings may spin for a
  * lock. Nobody spins for the end of a handler, and who waits for one gives a hint.

@@ -78,10 +78,11 @@ static __always_inline void count_stop(struct vm_stats *stats, const struct vcpu
 		COUNT(stats->stops[held][class]);
 }
 
-/* It is asked for at once. */
-static __always_inline bool is_needed_holder(const struct vcpu *vcpu)
+/* It was stopped, though it could go on: it is asked for at once. For each such stop once. */
+static __always_inline bool is_needed_holder(struct vcpu *vcpu)
 {
-	return holder_is_asked_for(config.critical_by, vcpu->held);
+	vcpu->holds_in_a_row = holds_in_a_row(vcpu->holds_in_a_row, vcpu->held);
+	return holder_is_asked_for(config.critical_by, vcpu->held) && !holds_always(vcpu->holds_in_a_row);
 }
 
 #endif

@@ -295,7 +295,9 @@ struct vcpu {
 	 * count.
 	 */
 	enum guest_class guest_class;
-	enum held held; /* when it was stopped last */
+	enum held held;	    /* when it was stopped last */
+	u32 holds_in_a_row; /* stops that found it holding something, up to HOLDS_ALWAYS */
+	u32 reserved;
 	u64 rip;
 	u64 runnable_at_ns;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
@@ -400,11 +402,13 @@ enum boost_event_kind {
 	BOOST_EVENT_COUNT = 2,
 };
 
+#define ASKED_BY_ITSELF 0xffffffffu
+
 struct boost_event {
 	enum boost_event_kind kind;
 	u32 slot;     /* of the vCPU */
 	u32 tid;      /* its thread */
-	u32 asked_on; /* this pCPU */
+	u32 asked_on; /* the pCPU of whoever waits for it; ASKED_BY_ITSELF: nobody has complained */
 	u32 waits_on; /* where it was stopped: balancing may have moved it since */
 	u32 reserved;
 	/* When that thread was started, by the boot clock: with the tid it is that thread and no other. */

@@ -412,6 +412,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->yielded = 0;
 	vcpu->guest_class = GUEST_CLASS_UNKNOWN;
 	vcpu->held = HELD_UNKNOWN;
+	vcpu->holds_in_a_row = 0;
 	vcpu->rests = 0;
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
 	vcpu->narrow = 0;

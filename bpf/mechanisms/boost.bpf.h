@@ -72,10 +72,11 @@ u64 host_boost_clock_ns;
 
 static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 kind)
 {
+	bool by_itself = (u32)bpf_get_current_task_btf()->pid == vcpu->pid;
 	struct boost_event event = {.kind = kind,
 				    .slot = slot,
 				    .tid = vcpu->pid,
-				    .asked_on = bpf_get_smp_processor_id(),
+				    .asked_on = by_itself ? ASKED_BY_ITSELF : bpf_get_smp_processor_id(),
 				    .waits_on = boost_of(vcpu)->stopped_on,
 				    .start_ns = boost_of(vcpu)->start_ns,
 				    .at_ns = boost_of(vcpu)->asked_at_ns};

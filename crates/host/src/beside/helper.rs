@@ -15,7 +15,7 @@
 use crate::HostError;
 use crate::beside::ledger::{Entry, Ledger};
 use crate::beside::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
-use crate::interface::BoostEventKind;
+use crate::interface::{ASKED_BY_ITSELF, BoostEventKind};
 use microslice_policy::VcpuState;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct Told {
 /// The pCPUs that a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
-    /// Where it was asked for: whoever asks runs there.
+    /// Where it was asked for: whoever asks runs there. `ASKED_BY_ITSELF`: it was stopped in need.
     pub asked_on: u32,
     /// Where its thread waits.
     pub waits_on: u32,
@@ -55,6 +55,9 @@ impl Places {
     /// helper's pCPU, and it stays where it is pushed. So it is pushed off the pCPU of its own VM's vCPU that
     /// asks for it, and never onto it.
     fn better_than(self, own: u32) -> Option<u32> {
+        if self.asked_on == ASKED_BY_ITSELF {
+            return None;
+        }
         let is_pushed = self.waits_on == own;
         let should_be = self.waits_on == self.asked_on;
         (is_pushed != should_be).then_some(self.asked_on)
@@ -362,5 +365,6 @@ mod tests {
         assert_eq!(better(1, 0, 2), None, "nobody is in its way");
         assert_eq!(better(1, 1, 0), Some(1), "it would take its caller's pCPU");
         assert_eq!(better(1, 1, 1), None);
+        assert_eq!(better(ASKED_BY_ITSELF, 0, 0), None, "nobody waits elsewhere");
     }
 }

@@ -22,6 +22,9 @@ pub struct Staging<'s> {
 
 impl<'s> Staging<'s> {
     pub(super) fn new(store: &'s Store) -> Self {
+        for folder in ["build-id", "release"] {
+            remove_abandoned(&store.directory.join(folder));
+        }
         Self { store, staged: Vec::new() }
     }
 
@@ -66,7 +69,6 @@ impl<'s> Staging<'s> {
             if fs::symlink_metadata(place).is_ok_and(|there| there.is_dir()) {
                 return Err(io::ErrorKind::IsADirectory.into());
             }
-            remove_abandoned(folder);
             tempfile::Builder::new().prefix(NEW).make_in(folder, &make)
         };
         let temporary = staged().map_err(|error| io_error(&error, place))?;
