@@ -48,6 +48,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.host.kvm.is_some() && config.scheduler.is_xen_prototype() {
         return Err(bad("host.kvm", "this policy is a prototype in Xen: leave [kvm] out of the host"));
     }
+    if let Some((key, cause)) = config.host.misfit().filter(|_| config.host.smt_threads > 0) {
+        return Err(bad(format!("host.{key}"), cause));
+    }
     let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
     if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
         return Err(bad("host", "smt_threads is at least 1, smt_busy_speed 10 % to 100 %"));

@@ -15,6 +15,7 @@ pub fn host() -> HostConfig {
     HostConfig {
         pcpus: 12,
         llc_pcpus: 0,
+        node_pcpus: 0,
         smt_threads: 2,
         smt_busy_speed_permille: 700,
         smt_spin_speed_permille: 850,
@@ -27,6 +28,7 @@ pub fn host() -> HostConfig {
             cache_refill_max_ns: 150 * US,
             cache_displace_ns: 2 * MS,
             llc_migration_ns: 0,
+            node_migration_ns: 0,
             kick_ns: 0,
             halt_ns: 0,
         },

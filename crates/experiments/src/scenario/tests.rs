@@ -86,6 +86,22 @@ fn zero_pcpus_are_refused() {
 }
 
 #[test]
+fn a_topology_that_does_not_add_up_is_refused() {
+    let refused = |keys: &str| {
+        let host = format!("host = {{ extends = \"xeon-e5645\", {keys} }}");
+        refuse(&SMALL.replace("host = \"xeon-e5645\"", &host))
+    };
+    assert_eq!(
+        refused("llc_pcpus = 8"),
+        "bad.toml:2:46: the topology doesn't add up: the 8 pCPUs of a cache don't divide `pcpus`, 12"
+    );
+    assert!(refused("pcpus = 3").contains("the 2 threads of a core don't divide `pcpus`, 3"));
+    assert!(refused("llc_pcpus = 3").contains("the 2 threads of a core don't divide `llc_pcpus`, 3"));
+    assert!(refused("llc_pcpus = 4, node_pcpus = 6").contains("of a cache don't divide `node_pcpus`, 6"));
+    assert!(refused("node_pcpus = 6").contains("the 12 pCPUs of a cache don't divide `node_pcpus`, 6"));
+}
+
+#[test]
 fn an_unknown_lock_is_refused_with_the_locks_that_exist() {
     assert_eq!(
         refuse_with("\"dentry\"", "\"dentri\""),

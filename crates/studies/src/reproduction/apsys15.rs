@@ -261,7 +261,7 @@ pub fn point(program: &str, line: Line, vcpus: u32, setup: Setup) -> Experiment 
         }
     }
     if setup == Setup::Small {
-        experiment = experiment.set("host.pcpus", 64).set("host.llc_pcpus", 8).set("vm.host.vcpus", 64);
+        experiment = experiment.set("host.pcpus", 64).set("host.llc_pcpus", 16).set("vm.host.vcpus", 64);
     }
     match line {
         Line::Native => {
