@@ -159,9 +159,9 @@ pub struct VmConfig {
     /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
     /// prototype does.)
     pub affinity: Vec<usize>,
-    /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pinned: bool,
+    /// The one pCPU of each vCPU; empty: its vCPUs aren't pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<usize>,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
@@ -520,7 +520,7 @@ impl SchedulerKind {
         matches!(self, Self::MicroSliced(config) if config.mechanics == Mechanics::XenPrototype)
     }
 
-    /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
+    /// How many pCPUs may be micro-sliced at a time: the host's last ones of those that nobody is pinned to.
     pub fn most_micro_pcpus(&self) -> usize {
         match self {
             Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,

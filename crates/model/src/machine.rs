@@ -115,12 +115,11 @@ impl Machine {
             let config = &mut vms[vm];
             config.first_vcpu = vcpus.next_id();
             // Behind those of the VMs before it, as on a host where they were started one by one.
-            let pins = if config.pinned_round > 0 { config.pinned_round as usize } else { host.pcpus };
-            let first_pcpu = if config.pinned_round > 0 { 0 } else { vcpus.len() % host.pcpus };
-            for index in 0..config.vcpus {
-                let pcpu = pcpus
-                    .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
-                    .find(|&pcpu| config.allows(pcpu));
+            let first_pcpu = vcpus.len() % host.pcpus;
+            for index in 0..config.vcpus as usize {
+                let next = || PcpuId::from_index((first_pcpu + index) % host.pcpus);
+                let first = config.pins.get(index).copied().unwrap_or_else(next);
+                let pcpu = pcpus.round_from(first).find(|&pcpu| config.allows(pcpu));
                 vcpus.push(HostVcpu::new(vm, pcpu.unwrap_or(PcpuId::new(0))));
             }
         }

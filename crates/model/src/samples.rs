@@ -160,7 +160,7 @@ fn vm(name: &str) -> VmConfig {
         vcpus: 2,
         weight: 256,
         affinity: Vec::new(),
-        pinned: false,
+        pins: Vec::new(),
         kernel: kernel(),
         workloads: vec![workload()],
         nic: None,

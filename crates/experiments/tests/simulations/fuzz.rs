@@ -232,7 +232,7 @@ prop_compose! {
             vm.workloads[0].pinned_vcpu = thread.map(|thread| thread % vm.vcpus);
             vm.kernel.balance = balance.clone();
             if pinned {
-                (vm.pinned, vm.affinity) = (true, Vec::new());
+                (vm.pins, vm.affinity) = ((0..vm.vcpus).map(|vcpu| vcpu % pcpus).collect(), Vec::new());
             }
         }
         if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {

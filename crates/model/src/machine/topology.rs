@@ -13,13 +13,19 @@ impl Machine {
             return host.pcpu == pcpu;
         }
         let vm = &self.vms[host.vm];
-        vm.allows(pcpu) && (vm.pinned_round == 0 || vm.pin_of(vcpu) == pcpu)
+        vm.allows(pcpu) && (vm.pins.is_empty() || vm.pin_of(vcpu) == pcpu)
+    }
+
+    /// Whether it has one pCPU, which is its own.
+    #[inline]
+    pub fn is_pinned(&self, vcpu: VcpuId) -> bool {
+        !self.vms[self.vcpus[vcpu].vm].pins.is_empty()
     }
 
     /// The one pCPU that it may run on, if it is one.
     pub fn only_pcpu(&self, vcpu: VcpuId) -> Option<PcpuId> {
         let vm = &self.vms[self.vcpus[vcpu].vm];
-        if vm.pinned_round > 0 { Some(vm.pin_of(vcpu)) } else { vm.only_pcpu }
+        if vm.pins.is_empty() { vm.only_pcpu } else { Some(vm.pin_of(vcpu)) }
     }
 
     #[inline]

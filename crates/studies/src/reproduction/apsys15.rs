@@ -476,7 +476,7 @@ mod tests {
             for experiment in experiments {
                 let config = load(&experiment.scenario, &experiment.overrides()).expect("built in").config;
                 assert!(
-                    config.vms.iter().all(|vm| vm.pinned && vm.vcpus <= config.host.pcpus),
+                    config.vms.iter().all(|vm| !vm.pins.is_empty() && vm.vcpus <= config.host.pcpus),
                     "{experiment:?}"
                 );
             }
