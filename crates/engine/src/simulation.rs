@@ -15,7 +15,7 @@ pub use slots::{HostTicks, Slots};
 
 use crate::SimError;
 use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{modes::Mode, program::Programs};
+use crate::guest::{eevdf::ThreadClocks, modes::Mode, program::Programs};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
@@ -73,6 +73,12 @@ pub struct Simulation<'a> {
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
     pub(crate) times_guests: bool,
     pub(crate) modes: IdVec<VcpuId, Mode>,
+    /// Some guest's kernel is of today.
+    pub(crate) is_modern: bool,
+    /// Of guests whose threads are under EEVDF.
+    pub(crate) thread_clocks: ThreadClocks,
+    /// Threads that a vCPU was called to make ready.
+    pub(crate) wake_lists: IdVec<VcpuId, Vec<ThreadId>>,
     /// Some guests hold locks in functions that aren't the locks' own.
     pub(crate) holds_vary: bool,
 }

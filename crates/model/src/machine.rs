@@ -65,6 +65,8 @@ pub struct Machine {
     pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
     boostable: Bits<VcpuId>,
+    /// Whether those that were woken are among them.
+    pub(crate) boosts_woken: bool,
     /// vCPUs that were promised an answer.
     promised: Bits<VcpuId>,
     pub pool: PoolReport,
@@ -124,6 +126,7 @@ impl Machine {
             now_ns: 0,
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
+            boosts_woken: true,
             promised: Bits::new(vcpus.len(), false),
             pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
             vcpus,
