@@ -280,16 +280,22 @@ impl Simulation<'_> {
             self.release_under(vcpu);
             return self.continue_frame(vcpu);
         }
-        let mut preempted = false;
+        let mut preempted = VcpuId::NONE;
         let (is_many, by_hypercall) = (targets.len() > 1, self.calls_by_hypercall(vm, targets.len()));
         for target in targets {
             self.guest[target].shootdowns.push(vcpu);
-            preempted |= self.is_yielded_for(vm, target, is_many);
+            if preempted == VcpuId::NONE && self.is_yielded_for(vm, target, is_many) {
+                preempted = target;
+            }
             let exits = by_hypercall || self.ipi_exits(target);
             self.deliver_ipi(vcpu, target, IpiKind::CallFunction, exits);
         }
-        if preempted && self.vms[vm].kernel.pv_ipi_yield {
+        if preempted != VcpuId::NONE && self.vms[vm].kernel.pv_ipi_yield {
+            // KVM's hypercall names it, Xen's doesn't.
+            let names = self.vms[vm].kernel.features.steal_time;
+            self.machine.named_target = if names { preempted } else { VcpuId::NONE };
             self.yield_to_ipi_targets(vcpu);
+            self.machine.named_target = VcpuId::NONE;
         }
     }
 
