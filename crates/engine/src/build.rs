@@ -1,10 +1,11 @@
 //! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
 
 use crate::SimError;
+use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
-use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{Beside, GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
@@ -318,12 +319,14 @@ impl<'a> Simulation<'a> {
             .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
         let rules = kind.rules();
         let spin_symbol = functions.fixed.spin_in(rules.spins_in);
-        let spin_queue = || {
-            Box::new(SpinQueue {
+        let beside = || match rules.wait {
+            Wait::SpinOrSleep => Some(Box::new(Beside::Spinners(SpinQueue {
                 vcpus: Default::default(),
                 first_symbol: spin_symbol,
                 queued_symbol: functions.fixed.spin_for_turn,
-            })
+            }))),
+            Wait::StealOrHalt => Some(Box::new(Beside::Stealers(Stealers::default()))),
+            _ => None,
         };
         let statistics = self.measured.add_locks(number, name);
         names.push(LockName {
@@ -348,7 +351,7 @@ impl<'a> Simulation<'a> {
                 owner: Holder::NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
-                spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),
+                beside: beside(),
             });
         }
         Ok(())
