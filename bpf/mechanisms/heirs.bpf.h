@@ -184,8 +184,8 @@ __noinline u32 next_heir(u32 vm_slot)
 	    (u32)(bpf_get_current_pid_tgid() >> 32) != vm->pid)
 		return 0;
 	claim = heirs_in(vm)->looked_at_until_ns;
-	if (claim > now || __sync_val_compare_and_swap(&heirs_in(vm)->looked_at_until_ns, claim,
-						       now + PASS_MAX_NS) != claim)
+	if (claim > now ||
+	    __sync_val_compare_and_swap(&heirs_in(vm)->looked_at_until_ns, claim, now + PASS_MAX_NS) != claim)
 		return 0;
 	wanted = decide_on_heirs(vm, vm_slot, now);
 	give_pass_back(&heirs_in(vm)->looked_at_until_ns, now);
