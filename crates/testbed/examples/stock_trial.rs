@@ -5,7 +5,7 @@
 //! make build && cargo run --release -p microslice-testbed --example stock_trial -- 10   # minutes
 //! ```
 
-use microslice_testbed::{GuestSpec, Pv, Testbed};
+use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary};
 use std::io::Write;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PATIENCE_PER_MINUTE: Duration = Duration::from_secs(300);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let minutes: u32 = std::env::args().nth(1).map_or(Ok(10), |word| word.parse())?;
-    let host = Testbed::new("6.18")?.with_guest_kernels(&[GUEST])?.boot()?;
+    let host = Testbed::new("6.18")?.with_binary(built_binary()?).with_guest_kernels(&[GUEST])?.boot()?;
     let _echo = host.start_echo()?;
     let mix = GuestSpec::new("mix").workload("worker,mix,shootdown").network(1).pv(Pv::Off);
     let _guests = host.start_guests(vec![mix, GuestSpec::new("hog").workload("hog")])?;
