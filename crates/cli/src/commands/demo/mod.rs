@@ -36,7 +36,7 @@ pub(super) const PHASES: [(&str, Scheduler); 8] = [
 /// What micro-slicing brings, in seven minutes: simulated, on real vCPUs, with stock guests on a stock host
 #[derive(Args)]
 #[command(after_help = "Examples:
-  microslice demo                           some six minutes and one screen (the first run fetches stock kernels)
+  microslice demo                           seven minutes and one screen (the first run fetches stock kernels)
   microslice demo --html demo.html --json demo.json
                                             the same, as a page too, and with everything that was measured
   microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext)
