@@ -11,8 +11,8 @@
  * Races.     Stops of one VM come on several pCPUs at once. One of them looks, the others don't: the end of
  *            its trial, or the next stop, brings another look. A vCPU may take a lock while it is looked at:
  *            then one is tried in vain.
- * Limits.    Nobody is tried in a VM whose words aren't believed. A word that can't be read just now counts as
- *            one that holds.
+ * Limits.    Nobody is tried in a VM whose words aren't believed. A word that can't be read just now counts
+ *            as one that holds.
  */
 #ifndef BPF_HEIRS_H
 #define BPF_HEIRS_H
@@ -184,8 +184,8 @@ __noinline u32 next_heir(u32 vm_slot)
 	    (u32)(bpf_get_current_pid_tgid() >> 32) != vm->pid)
 		return 0;
 	claim = heirs_in(vm)->looked_at_until_ns;
-	if (claim > now || __sync_val_compare_and_swap(&heirs_in(vm)->looked_at_until_ns, claim,
-						       now + PASS_MAX_NS) != claim)
+	if (claim > now ||
+	    __sync_val_compare_and_swap(&heirs_in(vm)->looked_at_until_ns, claim, now + PASS_MAX_NS) != claim)
 		return 0;
 	wanted = decide_on_heirs(vm, vm_slot, now);
 	give_pass_back(&heirs_in(vm)->looked_at_until_ns, now);

@@ -304,7 +304,8 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 static __always_inline void ask_for_holder(struct vcpu *vcpu)
 {
 	const struct vm *vm = vm_at(vcpu->vm);
-	bool is_needed = vcpu->preempted && is_needed_holder(vcpu) && vm && !worth_helping_in(vm)->state.is_off;
+	bool is_needed =
+	    vcpu->preempted && is_needed_holder(vcpu) && vm && !worth_helping_in(vm)->state.is_off;
 
 	request_of(vcpu)->retry = is_needed && micro_pcpus_for(vm);
 	if (is_needed)
