@@ -58,8 +58,11 @@ pub struct SimulationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostConfig {
     pub pcpus: usize,
-    /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
+    /// pCPUs that share a last-level cache: all threads of cores with consecutive numbers. 0: all of them.
     pub llc_pcpus: usize,
+    /// pCPUs of a NUMA node; likewise.
+    #[serde(skip_serializing_if = "is_no_count")]
+    pub node_pcpus: usize,
     /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the
     /// second ones.
     pub smt_threads: usize,
@@ -79,6 +82,27 @@ pub struct HostConfig {
     /// What KVM itself does, beyond what every hypervisor does; `None`: nothing of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmConfig>,
+}
+
+impl HostConfig {
+    /// Returns the key of what doesn't go together in its topology, and why: threads make up cores, cores
+    /// caches, and caches nodes, all of one size. A host of one
+    /// core may have fewer threads.
+    pub fn misfit(&self) -> Option<(&'static str, String)> {
+        let Self { pcpus, llc_pcpus, node_pcpus, .. } = *self;
+        let smt_threads = self.smt_threads.min(pcpus);
+        let of_host = |pcpus: usize| if pcpus == 0 { self.pcpus } else { pcpus };
+        let levels = [
+            ("smt_threads", smt_threads, "threads of a core", "pcpus", pcpus),
+            ("llc_pcpus", smt_threads, "threads of a core", "llc_pcpus", of_host(llc_pcpus)),
+            ("llc_pcpus", of_host(llc_pcpus), "pCPUs of a cache", "pcpus", pcpus),
+            ("node_pcpus", of_host(llc_pcpus), "pCPUs of a cache", "node_pcpus", of_host(node_pcpus)),
+            ("node_pcpus", of_host(node_pcpus), "pCPUs of a node", "pcpus", pcpus),
+        ];
+        let (key, part, of, whole_key, whole) =
+            levels.into_iter().find(|&(_, part, _, _, whole)| !whole.is_multiple_of(part))?;
+        Some((key, format!("the {part} {of} don't divide `{whole_key}`, {whole}")))
+    }
 }
 
 /// What an operation on a queue of the real scheduler costs beside a switch
@@ -113,6 +137,9 @@ pub struct CostModel {
     pub cache_displace_ns: u64,
     /// Extra refill when the vCPU comes back on a pCPU of another LLC.
     pub llc_migration_ns: u64,
+    /// Likewise, of another node; on top of that.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub node_migration_ns: u64,
     /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
     #[serde(skip_serializing_if = "is_zero")]
     pub kick_ns: u64,
@@ -132,9 +159,9 @@ pub struct VmConfig {
     /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
     /// prototype does.)
     pub affinity: Vec<usize>,
-    /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pinned: bool,
+    /// The one pCPU of each vCPU; empty: its vCPUs aren't pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<usize>,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
@@ -493,7 +520,7 @@ impl SchedulerKind {
         matches!(self, Self::MicroSliced(config) if config.mechanics == Mechanics::XenPrototype)
     }
 
-    /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
+    /// How many pCPUs may be micro-sliced at a time: the host's last ones of those that nobody is pinned to.
     pub fn most_micro_pcpus(&self) -> usize {
         match self {
             Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,
@@ -561,6 +588,10 @@ fn is_all(percent: &u8) -> bool {
 
 fn is_none(number: &u32) -> bool {
     *number == 0
+}
+
+fn is_no_count(count: &usize) -> bool {
+    *count == 0
 }
 
 fn is_zero(number: &u64) -> bool {

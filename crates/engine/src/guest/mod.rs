@@ -5,6 +5,7 @@ pub mod balance;
 mod deadlock;
 mod execute;
 mod futex;
+pub mod hybrid;
 mod interrupts;
 mod locks;
 mod lost;
@@ -380,8 +381,15 @@ pub struct Lock {
     pub owner: Holder,
     pub acquisitions: u64,
     pub waiters: VecDeque<Holder>,
-    /// Spinners for a mutex; its waiters sleep.
-    pub spinners: Option<Box<mutex::SpinQueue>>,
+    /// Those that aren't in its queue, but wait too.
+    pub beside: Option<Box<Beside>>,
+}
+
+/// Who waits for a lock beside its queue.
+pub enum Beside {
+    /// For a mutex, whose waiters sleep.
+    Spinners(mutex::SpinQueue),
+    Stealers(hybrid::Stealers),
 }
 
 const _: () = assert!(size_of::<Lock>() == 64, "one cache line");

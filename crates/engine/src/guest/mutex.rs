@@ -12,7 +12,7 @@
 //!            (`vcpu_is_preempted`).
 //! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
 
-use crate::guest::{Act, Holder, ThreadState, WaitsFor};
+use crate::guest::{Act, Beside, Holder, Lock, ThreadState, WaitsFor};
 use crate::simulation::{CACHE_LINE_NS, Simulation};
 use microslice_model::ids::{LockId, ThreadId, VcpuId};
 
@@ -24,6 +24,22 @@ pub struct SpinQueue {
     pub vcpus: VecDeque<VcpuId>,
     pub first_symbol: u16,
     pub queued_symbol: u16,
+}
+
+impl Lock {
+    pub fn spinners(&self) -> &SpinQueue {
+        match self.beside.as_deref() {
+            Some(Beside::Spinners(spinners)) => spinners,
+            _ => unreachable!("a mutex has them"),
+        }
+    }
+
+    fn spinners_mut(&mut self) -> &mut SpinQueue {
+        match self.beside.as_deref_mut() {
+            Some(Beside::Spinners(spinners)) => spinners,
+            _ => unreachable!("a mutex has them"),
+        }
+    }
 }
 
 impl Simulation<'_> {
@@ -50,7 +66,7 @@ impl Simulation<'_> {
     }
 
     fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
-        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
+        let spinners = self.locks[lock].spinners_mut();
         spinners.vcpus.push_back(vcpu);
         let first = spinners.vcpus.len() == 1;
         let symbol = if first { spinners.first_symbol } else { spinners.queued_symbol };
@@ -127,15 +143,14 @@ impl Simulation<'_> {
             return true;
         }
         let state = &mut self.locks[lock];
-        let spinners = state.spinners.as_mut().expect("a mutex has spinners");
-        if spinners.vcpus.front() != Some(&vcpu) {
+        if state.spinners().vcpus.front() != Some(&vcpu) {
             return false;
         }
         if state.owner != Holder::NONE {
-            self.guest[vcpu].frame_mut().symbol = spinners.first_symbol;
+            self.guest[vcpu].frame_mut().symbol = state.spinners().first_symbol;
             return false;
         }
-        spinners.vcpus.pop_front();
+        state.spinners_mut().vcpus.pop_front();
         self.leave_spin(vcpu);
         let thread = self.guest[vcpu].thread;
         let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
@@ -146,7 +161,7 @@ impl Simulation<'_> {
 
     /// Leaves the spinners: another thread shall run.
     fn stop_spinning(&mut self, vcpu: VcpuId, lock: LockId) {
-        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
+        let spinners = self.locks[lock].spinners_mut();
         spinners.vcpus.retain(|&spinner| spinner != vcpu);
         self.leave_spin(vcpu);
         let guest = &mut self.guest[vcpu];
@@ -160,7 +175,7 @@ impl Simulation<'_> {
     /// other.
     fn let_first_spinners_look(&mut self, lock: LockId) {
         loop {
-            let spinners = self.locks[lock].spinners.as_ref().expect("a mutex has spinners");
+            let spinners = self.locks[lock].spinners();
             let Some(&first) = spinners.vcpus.front() else { return };
             if !self.is_running(first) || self.guest[first].depth > 0 {
                 return;

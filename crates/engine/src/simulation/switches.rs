@@ -4,7 +4,7 @@ use super::Simulation;
 use crate::guest::Act;
 use microslice_model::events::{StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
-use microslice_model::machine::VcpuState;
+use microslice_model::machine::{Distance, VcpuState};
 use microslice_model::scheduler::ChoiceCosts;
 
 impl Simulation<'_> {
@@ -182,8 +182,11 @@ impl Simulation<'_> {
         } else {
             costs.cache_refill_max_ns
         };
-        let is_far = self.machine.llc_of(pcpu) != self.machine.llc_of(warmth.left_pcpu);
-        let far_ns = if is_far { costs.llc_migration_ns } else { 0 };
+        let far_ns = match self.machine.distance(pcpu, warmth.left_pcpu) {
+            Distance::Cache => 0,
+            Distance::Node => costs.llc_migration_ns,
+            Distance::Host => costs.llc_migration_ns + costs.node_migration_ns,
+        };
         let felt = |cost_ns| cost_ns * u64::from(warmth.sensitivity) / 1000;
         let most_ns = costs.cache_refill_max_ns + felt(far_ns);
         // A vCPU that owes more since it came from afar is excused nothing by being preempted.

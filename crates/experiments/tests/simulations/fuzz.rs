@@ -57,6 +57,7 @@ prop_compose! {
         config.seed = seed;
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
+        config.host.smt_threads = if pcpus.is_multiple_of(2) { 2 } else { 1 };
         with_rules(&mut config, rules.0, rules.1, rules.2);
         (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
         let of_kvm =
@@ -221,7 +222,8 @@ prop_compose! {
         if let Some(slice_ns) = slice_ns {
             with_slice(&mut config.scheduler, slice_ns);
         }
-        config.host.llc_pcpus = pcpus.div_ceil(caches);
+        config.host.llc_pcpus = pcpus.div_ceil(caches * threads) * threads;
+        let pcpus = config.host.llc_pcpus * caches;
         (config.host.pcpus, config.host.smt_threads) = (pcpus, threads);
         for (vm, (vcpus, weight)) in config.vms.iter_mut().zip(vms) {
             (vm.vcpus, vm.weight) = (vcpus, weight);
@@ -230,7 +232,7 @@ prop_compose! {
             vm.workloads[0].pinned_vcpu = thread.map(|thread| thread % vm.vcpus);
             vm.kernel.balance = balance.clone();
             if pinned {
-                (vm.pinned, vm.affinity) = (true, Vec::new());
+                (vm.pins, vm.affinity) = ((0..vm.vcpus).map(|vcpu| vcpu % pcpus).collect(), Vec::new());
             }
         }
         if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {

@@ -14,6 +14,7 @@ mod kvm;
 mod locks;
 mod own_scenarios;
 mod patience;
+mod pins;
 mod promises;
 mod ranges;
 mod shares;
