@@ -80,7 +80,7 @@ POLICY u32 sibling_may_hold(u32 state, u32 count, u32 guest_class)
 	return held == HELD_PREEMPTION || held == HELD_UNKNOWN;
 }
 
-/* What came of a trial whose vCPU was last seen in this class, and has run for so long since it was asked for. */
+/* What came of a trial whose vCPU was last seen in this class, and has run for so long since. */
 POLICY u32 heir_trial_of(u32 guest_class, u64 ran_ns)
 {
 	return guest_class != GUEST_CLASS_LOCK_WAITER || ran_ns > HEIR_WAIT_SEEN_NS ? HEIR_TRIAL_FOUND

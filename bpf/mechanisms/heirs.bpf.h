@@ -11,8 +11,8 @@
  * Races.     Stops of one VM come on several pCPUs at once. One of them looks, the others don't: the end of
  *            its trial, or the next stop, brings another look. A vCPU may take a lock while it is looked at:
  *            then one is tried in vain.
- * Limits.    Nobody is tried in a VM whose words aren't believed. A word that can't be read just now counts as
- *            one that holds.
+ * Limits.    Nobody is tried in a VM whose words aren't believed. A word that can't be read just now counts
+ *            as one that holds.
  */
 #ifndef BPF_HEIRS_H
 #define BPF_HEIRS_H

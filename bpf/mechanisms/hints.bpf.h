@@ -13,8 +13,8 @@
 #include "bpf/mechanisms/worth_helping.bpf.h"
 
 /*
- * Somebody of the VM may wait for a lock; `has_stopped`: a vCPU of it has just stopped. True if help is on its
- * way to a stopped waiter. Not static: see maps.bpf.h.
+ * Somebody of the VM may wait for a lock; `has_stopped`: a vCPU of it has just stopped. True if help is on
+ * its way to a stopped waiter. Not static: see maps.bpf.h.
  */
 __noinline int ask_for_heir(u32 vm_slot, u32 has_stopped)
 {

@@ -2,10 +2,10 @@
 //! guests of three kernels side by side, under three kinds of load, as `microslice observe` counts them.
 //!
 //! ```sh
-//! make build && cargo run --release -p microslice-testbed --example missed_holders -- 120   # seconds for each load
+//! make build && cargo run --release -p microslice-testbed --example missed_holders -- 120   # seconds a load
 //! ```
 
-use microslice_testbed::{GuestSpec, Host, Pv, Standstill, Testbed};
+use microslice_testbed::{GuestSpec, Host, Pv, Standstill, Testbed, built_binary};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,7 +26,8 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let seconds = std::env::args().nth(1).map_or(Ok(120), |word| word.parse())?;
-    let host = Testbed::new("6.18")?.with_guest_kernels(&KERNELS)?.boot()?;
+    let testbed = Testbed::new("6.18")?.with_guest_kernels(&KERNELS)?;
+    let host = testbed.with_binary(built_binary()?).boot()?;
     let _echo = host.start_echo()?;
     let mut out = std::io::stdout();
     writeln!(out, "{HEAD}")?;

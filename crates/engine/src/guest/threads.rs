@@ -4,7 +4,6 @@ use crate::guest::{Act, NO_ARG, NOT_WOKEN, Then, ThreadState, WaitsFor, pending}
 use crate::simulation::Simulation;
 use crate::text;
 use microslice_model::ids::{ThreadId, VcpuId, VmId, WorkloadId};
-use microslice_model::machine::VcpuState;
 
 use microslice_model::events::{IpiKind, StopReason, TraceEvent};
 
@@ -41,8 +40,8 @@ impl Simulation<'_> {
 
     /// What the guest knows of a vCPU (`vcpu_is_preempted`).
     pub(crate) fn seems_preempted(&self, vcpu: VcpuId) -> bool {
-        let host = &self.machine.vcpus[vcpu];
-        self.vms[host.vm].kernel.features.steal_time && host.state == VcpuState::Runnable && host.preempted
+        let vm = self.machine.vcpus[vcpu].vm;
+        self.vms[vm].kernel.features.steal_time && self.is_reported_preempted(vcpu)
     }
 
     #[inline]
