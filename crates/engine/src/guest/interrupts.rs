@@ -262,7 +262,7 @@ impl Simulation<'_> {
             .filter(|&other| other != vcpu && self.guest[other].mm == mm)
             .filter(|&other| {
                 // PV TLB flush: a preempted vCPU flushes when it gets back on.
-                !(skip_preempted && self.is_reported_preempted(other))
+                !(skip_preempted && self.is_marked_preempted(other))
             })
             .filter(|&other| !(skip_lazy && self.guest[other].thread == ThreadId::NONE))
             .collect()

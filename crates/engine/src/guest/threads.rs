@@ -40,8 +40,8 @@ impl Simulation<'_> {
 
     /// What the guest knows of a vCPU (`vcpu_is_preempted`).
     pub(crate) fn seems_preempted(&self, vcpu: VcpuId) -> bool {
-        let vm = self.machine.vcpus[vcpu].vm;
-        self.vms[vm].kernel.features.steal_time && self.is_reported_preempted(vcpu)
+        let host = &self.machine.vcpus[vcpu];
+        self.vms[host.vm].kernel.features.steal_time && self.is_marked_preempted(vcpu)
     }
 
     #[inline]
