@@ -1,6 +1,7 @@
 //! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
 
 use crate::SimError;
+use crate::cpu_limits::CpuLimits;
 use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -123,7 +124,8 @@ impl<'a> Simulation<'a> {
         let scheduler =
             scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
-        let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
+        let cpu_limits = CpuLimits::new(config, &machine);
+        let slots = Slots::new(config.host.pcpus, threads, config.vms.len(), cpu_limits.count());
         let exit_ns = config.host.costs.exit_ns;
         let mut simulation = Self {
             config,
@@ -134,6 +136,7 @@ impl<'a> Simulation<'a> {
             slots,
             costs: config.host.costs.clone(),
             smt: Smt::new(&config.host),
+            cpu_limits,
             halt_polling: HaltPolling::new(config.host.kvm.as_ref(), machine.vcpus.len()),
             pause_loops: PauseLoops::new(&config.host.ple, exit_ns),
             why: IdVec::of(StopReason::Preempted, config.host.pcpus),

@@ -162,11 +162,22 @@ pub struct VmConfig {
     /// The one pCPU of each vCPU; empty: its vCPUs aren't pinned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pins: Vec<usize>,
+    /// `None`: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_max: Option<CpuMax>,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
     #[serde(skip_serializing_if = "VmKnobs::say_nothing")]
     pub knobs: VmKnobs,
+}
+
+/// `cpu.max` of a VM's cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CpuMax {
+    /// So long its vCPUs run in each period at the most, all together.
+    pub quota_ns: u64,
+    pub period_ns: u64,
 }
 
 /// The guest's operating system.
@@ -513,6 +524,15 @@ impl SchedulerKind {
     /// Returns whether micro pCPUs that nobody asks for run vCPUs of the normal pool.
     pub fn lends(&self) -> bool {
         matches!(self, Self::MicroSliced(config) if config.lends)
+    }
+
+    /// Returns the length of a turn, if limits are kept by `policy/cpu_limit.h`; `None`: by the kernel.
+    pub fn keeps_limits_by_turns(&self) -> Option<u64> {
+        match self {
+            Self::MicroSliced(MicroSlicedConfig { normal: NormalPoolKind::FairShare(pool), .. })
+            | Self::Lottery(pool) => Some(pool.slice_ns),
+            _ => None,
+        }
     }
 
     /// Returns whether it is what the paper's authors built in Xen.

@@ -161,6 +161,7 @@ fn vm(name: &str) -> VmConfig {
         weight: 256,
         affinity: Vec::new(),
         pins: Vec::new(),
+        cpu_max: None,
         kernel: kernel(),
         workloads: vec![workload()],
         nic: None,

@@ -243,7 +243,7 @@ impl Simulation<'_> {
             .filter(|&other| other != vcpu && self.guest[other].mm == mm)
             .filter(|&other| {
                 // PV TLB flush: a vCPU off its pCPU flushes when it gets back on.
-                !(skip_preempted && self.machine.vcpus[other].state == VcpuState::Runnable)
+                !(skip_preempted && self.is_preempted(other))
             })
             .collect()
     }
@@ -263,7 +263,7 @@ impl Simulation<'_> {
         let mut preempted = false;
         for target in targets {
             self.guest[target].shootdowns.push(vcpu);
-            preempted |= self.machine.vcpus[target].state == VcpuState::Runnable;
+            preempted |= self.is_preempted(target);
             self.send_ipi(vcpu, target, IpiKind::CallFunction);
         }
         if preempted && self.vms[vm].kernel.pv_ipi_yield {

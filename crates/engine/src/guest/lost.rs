@@ -68,7 +68,7 @@ impl Simulation<'_> {
     /// No vCPU halts that has something to do: a lock that it was given, or a thread that is ready.
     pub(crate) fn nobody_is_left_halted(&self) -> Result<(), String> {
         for (vcpu, guest) in self.guest.enumerate() {
-            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked && !self.cpu_limits.rests(vcpu);
             if halts && guest.frame().act == Act::Granted {
                 let lock = &self.names.locks[guest.frame().lock];
                 return Err(format!("vCPU {vcpu} halts though it was given lock {lock}"));
@@ -95,7 +95,7 @@ impl Simulation<'_> {
                 ));
             }
             let is_deaf = guest.depth > 0 || guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off;
-            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked && !self.cpu_limits.rests(vcpu);
             if halts && !is_deaf && guest.pending & !pending::TICK != 0 {
                 return Err(format!("vCPU {vcpu} halts though an interrupt waits for it"));
             }

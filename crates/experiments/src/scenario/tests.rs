@@ -47,7 +47,7 @@ fn a_small_scenario_becomes_a_configuration() {
 fn an_unknown_key_is_named_with_its_place_and_the_allowed_ones() {
     assert_eq!(
         refuse_with("vcpus = 2", "vcpu = 2"),
-        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, affinity, pinned, vcpupin, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
+        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, cpu_max, affinity, pinned, vcpupin, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
     );
 }
 
@@ -99,6 +99,17 @@ fn a_topology_that_does_not_add_up_is_refused() {
     assert!(refused("llc_pcpus = 3").contains("the 2 threads of a core don't divide `llc_pcpus`, 3"));
     assert!(refused("llc_pcpus = 4, node_pcpus = 6").contains("of a cache don't divide `node_pcpus`, 6"));
     assert!(refused("node_pcpus = 6").contains("the 12 pCPUs of a cache don't divide `node_pcpus`, 6"));
+}
+
+#[test]
+fn a_cpu_max_that_no_kernel_takes_is_refused() {
+    let refused = |max: &str| refuse(&SMALL.replace("vcpus = 2", &format!("vcpus = 2\ncpu_max = \"{max}\"")));
+    assert_eq!(
+        refused("999 100000"),
+        "bad.toml:8:11: `cpu_max`: the quota is 1000 to 4096000000 us, not 999"
+    );
+    assert!(refused("50000 2000000").contains("the period is 1000 to 1000000 us, not 2000000"));
+    assert!(refused("50 %").contains("expected `cpu.max` as its file has it"));
 }
 
 #[test]

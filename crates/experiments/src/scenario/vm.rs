@@ -6,8 +6,9 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
 use super::{kernel, policy, units};
-use microslice_model::config::{NicConfig, Stream, VmConfig, VmKnobs};
+use microslice_model::config::{CpuMax, NicConfig, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Larger than any guest that KVM supports.
 const VCPUS_MAX: u64 = 4_096;
@@ -31,14 +32,18 @@ const TOTALS: [(&str, usize, Count); 4] = [
 const COPIES_MAX: u64 = 16_384;
 const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
+/// Those of the kernel (`max_bw_quota_period_us`, `min_bw_quota_period_us`); quotas of 4,096 vCPUs.
+const CPU_PERIOD_US: RangeInclusive<u64> = 1_000..=1_000_000;
+const CPU_QUOTA_US: RangeInclusive<u64> = 1_000..=4_096_000_000;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 14] = [
     "name",
     "copies",
     "vcpus",
     "weight",
+    "cpu_max",
     "affinity",
     "pinned",
     "vcpupin",
@@ -87,6 +92,7 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         vcpus,
         weight: table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32,
         affinity: read_affinity(&table, pcpus)?,
+        cpu_max: read_cpu_max(&table)?,
         pins: read_pins(&table, vcpus, pcpus)?,
         kernel,
         workloads,
@@ -132,6 +138,25 @@ fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, Sc
     }
     affinity.sort_unstable();
     Ok(affinity)
+}
+
+/// `cpu.max`, as its file says it: microseconds in each period, and the period's length (default 100,000).
+fn read_cpu_max(table: &TableReader<'_>) -> Result<Option<CpuMax>, ScenarioError> {
+    let max = table.parsed("cpu_max", |text| {
+        let expected = "expected `cpu.max` as its file has it: \"150000 100000\", or \"max\"";
+        let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), "100000"));
+        let us = |text: &str| text.trim().parse::<u64>().map_err(|_| expected.to_owned());
+        let within = |name: &str, us: u64, allowed: RangeInclusive<u64>| match allowed.contains(&us) {
+            true => Ok(us * 1_000),
+            false => Err(format!("the {name} is {} to {} us, not {us}", allowed.start(), allowed.end())),
+        };
+        let period_ns = within("period", us(period)?, CPU_PERIOD_US)?;
+        Ok(match quota {
+            "max" => None,
+            quota => Some(CpuMax { quota_ns: within("quota", us(quota)?, CPU_QUOTA_US)?, period_ns }),
+        })
+    })?;
+    Ok(max.flatten())
 }
 
 /// `vcpupin`, as libvirt calls it: the pCPU of each vCPU; or `pinned`: that of its number.

@@ -217,8 +217,12 @@ prop_compose! {
         slice_ns in prop::option::of(prop_oneof![US..=200 * US, MS..=30 * MS]),
         pins in prop::collection::vec((prop::option::weighted(0.2, 0usize..20), prop::bool::weighted(0.2)), 3),
         balance in prop::option::of(balance()),
+        limits in prop::collection::vec(prop::option::weighted(0.3, (MS..=100 * MS, MS..=50 * MS)), 3),
     ) -> SimulationConfig {
         let mut config = config;
+        for (vm, limit) in config.vms.iter_mut().zip(limits) {
+            vm.cpu_max = limit.map(|(quota_ns, period_ns)| CpuMax { quota_ns, period_ns });
+        }
         if let Some(slice_ns) = slice_ns {
             with_slice(&mut config.scheduler, slice_ns);
         }

@@ -4,6 +4,7 @@
 mod beside;
 mod common;
 mod coordination;
+mod cpu_limits;
 mod delay;
 mod engine;
 mod folding;

@@ -93,7 +93,7 @@ fn what_cannot_be_tried_is_refused_before_anything_changes() {
         (["--arm", "kernel", "--arm", "beside no-such-setting"], "no-such-setting"),
         (["--outcome", "n=echo many", "--seed", "2"], "which is no number"),
         (["--outcome", "n=sleep 100", "--seed", "2"], "took longer than 0.3 s"),
-        (["--for", "10s", "--seed", "2"], "a verdict needs 6"),
+        (["--arm", "kernel", "--arm", "kernel"], "all of them different"),
     ] {
         let output = trial(&lab, &arguments).output().expect("it runs");
         let errors = String::from_utf8_lossy(&output.stderr);
