@@ -110,7 +110,8 @@ static void hold(struct lab_shared *shared)
 		hold_without_a_name(shared->hold);
 }
 
-LISTED void ticket_spin_lock(struct lab_shared *shared, struct lab_vcpu *self)
+/* Where kernels without queued locks wait for one. */
+LISTED void _raw_spin_lock(struct lab_shared *shared, struct lab_vcpu *self)
 {
 	uint32_t mine = __atomic_fetch_add(&shared->ticket_next, 1, __ATOMIC_SEQ_CST);
 
@@ -152,14 +153,14 @@ static void lock_round(struct lab_shared *shared, struct lab_vcpu *self)
 	if (is_queued)
 		native_queued_spin_lock_slowpath(shared, self);
 	else
-		ticket_spin_lock(shared, self);
+		_raw_spin_lock(shared, self);
 	count(self, LAB_LOCK, now() - since);
 	hold(shared);
 	if (is_queued)
 		queued_spin_unlock(shared, self);
 	else
 		shared->ticket_owner++;
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 }
 
 /* ---- Calls to all siblings, which wait for each answer ---- */
@@ -184,7 +185,7 @@ static void call_round(struct lab_shared *shared, struct lab_vcpu *self)
 		return;
 	self->preempt_count = 1;
 	smp_call_function_many_cond(shared, self);
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 	__atomic_store_n(&shared->is_calling, 0, __ATOMIC_SEQ_CST);
 }
 
@@ -206,7 +207,7 @@ static uint64_t sleep(struct lab_shared *shared, struct lab_vcpu *self, uint64_t
 	self->preempt_count = 1;
 	while (self->timers_taken == taken)
 		pv_native_safe_halt(taken);
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 	woken = now();
 	return woken > due ? woken - due : 0;
 }

@@ -2,10 +2,12 @@
 
 use crate::SimError;
 use crate::cpu_limits::CpuLimits;
+use crate::guest::eevdf::{ThreadClocks, base_slice_ns};
+use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
-use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{Beside, GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
@@ -15,7 +17,10 @@ use crate::simulation::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload}
 use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
-use microslice_model::config::{LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, VmConfig, Wait};
+use microslice_model::config::{
+    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, ThreadScheduler,
+    VmConfig, Wait,
+};
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
 use microslice_model::ids::{IdVec, LockId, PcpuId, SymbolId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{HostVm, Machine};
@@ -157,10 +162,17 @@ impl<'a> Simulation<'a> {
             within_step: VcpuId::NONE,
             measured: Measurements::new(),
             times_guests: config.guest_times,
+            is_modern: config.vms.iter().any(|vm| is_modern(&vm.kernel)),
+            thread_clocks: ThreadClocks::default(),
+            wake_lists: IdVec::new(),
             holds_vary: config.vms.iter().any(|vm| vm.kernel.listed_holds_percent < 100),
             modes: IdVec::new(),
         };
         simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
+        if simulation.is_modern {
+            simulation.thread_clocks = ThreadClocks::new(simulation.guest.len(), threads);
+            simulation.wake_lists = simulation.guest.iter().map(|_| Vec::new()).collect();
+        }
         for vm in &config.vms {
             simulation.add_vm(vm)?;
         }
@@ -322,12 +334,15 @@ impl<'a> Simulation<'a> {
             .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
         let rules = kind.rules();
         let spin_symbol = functions.fixed.spin_in(rules.spins_in);
-        let spin_queue = || {
-            Box::new(SpinQueue {
+        let beside = || match rules.wait {
+            Wait::SpinOrSleep => Some(Box::new(Beside::Spinners(SpinQueue {
                 vcpus: Default::default(),
                 first_symbol: spin_symbol,
                 queued_symbol: functions.fixed.spin_for_turn,
-            })
+                hands_off: false,
+            }))),
+            Wait::StealOrHalt => Some(Box::new(Beside::Stealers(Stealers::default()))),
+            _ => None,
         };
         let statistics = self.measured.add_locks(number, name);
         names.push(LockName {
@@ -352,7 +367,7 @@ impl<'a> Simulation<'a> {
                 owner: Holder::NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
-                spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),
+                beside: beside(),
             });
         }
         Ok(())
@@ -371,11 +386,25 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     host_vm
 }
 
+fn thread_slice_ns(kernel: &GuestKernelConfig, vcpus: usize) -> u64 {
+    match kernel.thread_scheduler {
+        ThreadScheduler::Fifo => kernel.thread_slice_ns,
+        ThreadScheduler::Eevdf => base_slice_ns(kernel.thread_slice_ns, vcpus),
+    }
+}
+
+/// Whether a guest has anything that costs time where nobody has it.
+fn is_modern(kernel: &GuestKernelConfig) -> bool {
+    kernel.thread_scheduler == ThreadScheduler::Eevdf || kernel.features != KernelFeatures::default()
+}
+
 fn kernel_times(vm: &VmConfig, pv_spin_ns: u64) -> KernelTimes {
     let kernel = &vm.kernel;
     KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
-        thread_slice_ns: kernel.thread_slice_ns,
+        thread_slice_ns: thread_slice_ns(kernel, vm.vcpus),
+        is_eevdf: kernel.thread_scheduler == ThreadScheduler::Eevdf,
+        features: kernel.features,
         pv_spin_ns,
         yield_spin_ns: kernel.yield_spin_ns,
         call_function_ns: kernel.call_function_handler_ns,

@@ -8,7 +8,8 @@ use super::tree::{Node, NodeValue, Table};
 use super::vm;
 use super::workload::{self, Surroundings};
 use microslice_model::config::{
-    GuestKernelConfig, LockKind, Phase, S, ShownCount, SymbolTable, VmConfig, VmKnobs,
+    GuestKernelConfig, KernelFeatures, LockKind, Phase, S, ShownCount, SymbolTable, ThreadScheduler,
+    VmConfig, VmKnobs,
 };
 use std::collections::BTreeMap;
 
@@ -82,6 +83,8 @@ fn host_kernel() -> GuestKernelConfig {
         balance: None,
         tick_hz: 1,
         thread_slice_ns: S,
+        thread_scheduler: ThreadScheduler::Fifo,
+        features: KernelFeatures::default(),
         pv_tlb_flush: false,
         pv_ipi_yield: false,
         preemption_hint_ns: 0,
