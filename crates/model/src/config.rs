@@ -66,7 +66,8 @@ pub struct SimulationConfig {
 pub struct VmConfig {
     pub name: String,
     pub vcpus: usize,
-    /// It is no VM: its vCPUs are threads of the host. Nothing accelerates them, and their sleeps cost no exits.
+    /// It is no VM: its vCPUs are threads of the host. Nothing accelerates them, and their sleeps cost no
+    /// exits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub are_tasks: bool,
     /// Proportional share, 256 is the default as in Xen.

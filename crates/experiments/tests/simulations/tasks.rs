@@ -54,7 +54,7 @@ fn tasks_share_by_their_cgroups_weight_and_keep_its_limit() {
 }
 
 #[test]
-fn a_daemon_that_naps_is_neither_accelerated_nor_charged_for_halts() {
+fn naps_of_a_daemon_are_no_halts_and_not_accelerated() {
     let naps = "threads = 4\nprogram = [{ compute = \"50 us\" }, { sleep = \"2 ms\" }, { progress = 1 }]";
     for policy in policies(1) {
         let report = run(naps, &policy);
