@@ -1,7 +1,7 @@
 //! Measures the tables of docs/lab/holders.md, and prints them as they stand there.
 //!
-//! `cargo run --release -p microslice-studies --example holders -- [grow] TABLE`. With `grow`, pause-loop windows
-//! double at each exit, as KVM's do. TABLE is
+//! `cargo run --release -p microslice-studies --example holders -- [grow] TABLE`. With `grow`, pause-loop
+//! windows double at each exit, as KVM's do. TABLE is
 //!
 //! - `programs`: the papers', with guests of today; or only those that are named behind it;
 //! - `random 40 52001`: so many scenarios, from that seed;
