@@ -2,6 +2,7 @@
 
 use crate::SimError;
 use crate::cpu_limits::CpuLimits;
+use crate::guest::eevdf::{ThreadClocks, base_slice_ns};
 use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
@@ -16,7 +17,10 @@ use crate::simulation::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload}
 use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
-use microslice_model::config::{LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, VmConfig, Wait};
+use microslice_model::config::{
+    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, ThreadScheduler,
+    VmConfig, Wait,
+};
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
 use microslice_model::ids::{IdVec, LockId, PcpuId, SymbolId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{HostVm, Machine};
@@ -158,10 +162,17 @@ impl<'a> Simulation<'a> {
             within_step: VcpuId::NONE,
             measured: Measurements::new(),
             times_guests: config.guest_times,
+            is_modern: config.vms.iter().any(|vm| is_modern(&vm.kernel)),
+            thread_clocks: ThreadClocks::default(),
+            wake_lists: IdVec::new(),
             holds_vary: config.vms.iter().any(|vm| vm.kernel.listed_holds_percent < 100),
             modes: IdVec::new(),
         };
         simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
+        if simulation.is_modern {
+            simulation.thread_clocks = ThreadClocks::new(simulation.guest.len(), threads);
+            simulation.wake_lists = simulation.guest.iter().map(|_| Vec::new()).collect();
+        }
         for vm in &config.vms {
             simulation.add_vm(vm)?;
         }
@@ -327,6 +338,7 @@ impl<'a> Simulation<'a> {
                 vcpus: Default::default(),
                 first_symbol: spin_symbol,
                 queued_symbol: functions.fixed.spin_for_turn,
+                hands_off: false,
             }))),
             Wait::StealOrHalt => Some(Box::new(Beside::Stealers(Stealers::default()))),
             _ => None,
@@ -373,11 +385,25 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     host_vm
 }
 
+fn thread_slice_ns(kernel: &GuestKernelConfig, vcpus: usize) -> u64 {
+    match kernel.thread_scheduler {
+        ThreadScheduler::Fifo => kernel.thread_slice_ns,
+        ThreadScheduler::Eevdf => base_slice_ns(kernel.thread_slice_ns, vcpus),
+    }
+}
+
+/// Whether a guest has anything that costs time where nobody has it.
+fn is_modern(kernel: &GuestKernelConfig) -> bool {
+    kernel.thread_scheduler == ThreadScheduler::Eevdf || kernel.features != KernelFeatures::default()
+}
+
 fn kernel_times(vm: &VmConfig, pv_spin_ns: u64) -> KernelTimes {
     let kernel = &vm.kernel;
     KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
-        thread_slice_ns: kernel.thread_slice_ns,
+        thread_slice_ns: thread_slice_ns(kernel, vm.vcpus),
+        is_eevdf: kernel.thread_scheduler == ThreadScheduler::Eevdf,
+        features: kernel.features,
         pv_spin_ns,
         yield_spin_ns: kernel.yield_spin_ns,
         call_function_ns: kernel.call_function_handler_ns,

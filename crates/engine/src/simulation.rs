@@ -16,7 +16,7 @@ pub use slots::{HostTicks, Slots};
 use crate::SimError;
 use crate::cpu_limits::CpuLimits;
 use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{modes::Mode, program::Programs};
+use crate::guest::{eevdf::ThreadClocks, modes::Mode, program::Programs};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
@@ -75,6 +75,12 @@ pub struct Simulation<'a> {
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
     pub(crate) times_guests: bool,
     pub(crate) modes: IdVec<VcpuId, Mode>,
+    /// Some guest's kernel is of today.
+    pub(crate) is_modern: bool,
+    /// Of guests whose threads are under EEVDF.
+    pub(crate) thread_clocks: ThreadClocks,
+    /// Threads that a vCPU was called to make ready.
+    pub(crate) wake_lists: IdVec<VcpuId, Vec<ThreadId>>,
     /// Some guests hold locks in functions that aren't the locks' own.
     pub(crate) holds_vary: bool,
 }
@@ -233,6 +239,12 @@ impl Simulation<'_> {
     /// Whether it could go on, but has no pCPU.
     pub(crate) fn is_preempted(&self, vcpu: VcpuId) -> bool {
         self.machine.vcpus[vcpu].state == VcpuState::Runnable || self.cpu_limits.rests(vcpu)
+    }
+
+    /// Whether KVM tells its guest so: an interrupt of the host has stopped it (`at_instruction_boundary`).
+    pub(crate) fn is_marked_preempted(&self, vcpu: VcpuId) -> bool {
+        let host = &self.machine.vcpus[vcpu];
+        host.state == VcpuState::Runnable && host.preempted || self.cpu_limits.rests(vcpu)
     }
 
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its

@@ -67,6 +67,10 @@ pub struct Machine {
     pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
     boostable: Bits<VcpuId>,
+    /// Whom a guest's hypercall names to be yielded to (`kvm_sched_yield`, arch/x86/kvm/x86.c); or `NONE`.
+    pub named_target: VcpuId,
+    /// Whether those that were woken are among them.
+    pub(crate) boosts_woken: bool,
     /// vCPUs that were promised an answer.
     promised: Bits<VcpuId>,
     pub pool: PoolReport,
@@ -130,6 +134,8 @@ impl Machine {
             now_ns: 0,
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
+            boosts_woken: true,
+            named_target: VcpuId::NONE,
             promised: Bits::new(vcpus.len(), false),
             pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
             vcpus,

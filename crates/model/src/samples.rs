@@ -3,9 +3,10 @@
 
 use crate::config::{
     BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
-    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KvmConfig, LockKind, MS,
-    Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind,
-    ShownCount, SimulationConfig, SymbolTable, US, VmConfig, VmKnobs, WorkloadConfig,
+    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KernelFeatures, KvmConfig,
+    LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo,
+    SchedulerKind, ShownCount, SimulationConfig, SymbolTable, ThreadScheduler, US, VmConfig, VmKnobs,
+    WorkloadConfig,
 };
 
 use microslice_policy::coordinated::BalanceScheme;
@@ -98,6 +99,7 @@ pub fn eevdf_flat() -> EevdfConfig {
         directed_yield: true,
         groups: false,
         ipi_aware: false,
+        boosts_woken: true,
     }
 }
 
@@ -178,6 +180,8 @@ fn kernel() -> GuestKernelConfig {
         yield_spin_ns: GuestKernelConfig::YIELD_SPIN_NS,
         balance: None,
         tick_hz: 250,
+        thread_scheduler: ThreadScheduler::Fifo,
+        features: KernelFeatures::default(),
         thread_slice_ns: 6 * MS,
         pv_tlb_flush: false,
         pv_ipi_yield: false,

@@ -3,6 +3,7 @@
 
 pub mod balance;
 mod deadlock;
+pub mod eevdf;
 mod execute;
 mod futex;
 pub mod hybrid;
@@ -64,6 +65,8 @@ pub enum Then {
     ReleaseSleeping,
     /// In the target's runqueue lock: make the thread `arg` ready there, then release.
     EnqueueThread,
+    /// Thread `arg` is queued at an idle vCPU, which is called to make it ready.
+    CallToWake,
     /// In a runqueue lock: a short-lived child was placed on vCPU `arg`.
     EnqueueChild,
     /// In the lock of barrier `arg`: it is queued there, unless the last one has come meanwhile.
@@ -279,6 +282,8 @@ pub enum ThreadState {
     Running,
     Ready,
     Blocked,
+    /// On the way to an idle vCPU that makes it ready itself (`ttwu_queue_wakelist`).
+    Waking,
 }
 
 /// Why a thread is blocked: what a deadlock report says.

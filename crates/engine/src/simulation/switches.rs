@@ -59,6 +59,9 @@ impl Simulation<'_> {
         if pick.is_some() != (current != VcpuId::NONE) {
             self.change_siblings_speed(pcpu);
         }
+        if self.is_modern && current != VcpuId::NONE {
+            self.spinners_see_preempted(current);
+        }
         if self.machine.reads_counters() && current != VcpuId::NONE {
             self.tell_stop(current);
         }

@@ -151,11 +151,18 @@ fn nic() -> impl Strategy<Value = NicConfig> {
     })
 }
 
+fn features() -> impl Strategy<Value = (ThreadScheduler, KernelFeatures)> {
+    any::<[bool; 6]>().prop_map(|[eevdf, steal_time, mutex_handoff, pv_ipi, ttwu_queue, lazy_tlb]| {
+        let scheduler = if eevdf { ThreadScheduler::Eevdf } else { ThreadScheduler::Fifo };
+        (scheduler, KernelFeatures { steal_time, mutex_handoff, pv_ipi, ttwu_queue, lazy_tlb })
+    })
+}
+
 prop_compose! {
     /// The same with networks, pipelines and affinities.
     fn furnished()(
         config in fuzzed(),
-        modern: bool,
+        modern in prop::option::of(features()),
         affinities in prop::collection::vec(0u32..32, 3),
         nic in prop::option::of(nic()),
         capacity in prop::option::of(1usize..20),
@@ -165,8 +172,9 @@ prop_compose! {
     ) -> SimulationConfig {
         let mut config = config;
         for vm in &mut config.vms {
-            if modern {
+            if let Some((scheduler, features)) = modern {
                 (vm.kernel.symbols, vm.kernel.pv_tlb_flush) = (SymbolTable::LinuxModern, true);
+                (vm.kernel.thread_scheduler, vm.kernel.features) = (scheduler, features);
             }
             vm.kernel.locks.iter_mut().for_each(|lock| lock.instances = instances);
             let add = |vm: &mut VmConfig, (name, program): (&str, Vec<Phase>)| {

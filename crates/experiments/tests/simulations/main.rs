@@ -10,6 +10,7 @@ mod engine;
 mod folding;
 mod found_cases;
 mod fuzz;
+mod guests_of_today;
 mod holders;
 mod kvm;
 mod locks;
