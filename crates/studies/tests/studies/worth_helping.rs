@@ -37,7 +37,7 @@ fn work(pcpus: u32, kernel: &str, workload: &str, policy: &str, seed: u64) -> u6
 
 /// Of regret 9036: a vCPU with a micro slice answers at once, and then spins for the mutex.
 const UNMAPPING: (&str, &str) = (
-    "pv_tlb_flush = false, pv_ipi_yield = false",
+    r#"pv_tlb_flush = false, pv_ipi_yield = false, pv_ipi = false, steal_time = false, ttwu_queue = false, lazy_tlb = false, mutex_handoff = false, lock_kind = "pv-queued", thread_scheduler = "fifo", thread_slice = "3 ms""#,
     r#"{ name = "unmapping", threads = "per vcpu", address_space = "shared",
         lock = [{ name = "mmap", kind = "mutex", instances = 2, symbol = "mutex_lock" }], program = [
             { compute = "lognormal 33 us sigma 0.8" },
