@@ -236,6 +236,17 @@ fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     assert_shares(12, &[wide_and_light, vm(12, "weight = 1000", &[COMPUTES])], &[0.091, 0.909]);
 }
 
+/// Two sockets, each with VMs of its own, as `AllowedCPUs=` or a cpuset partition makes them. The greedy ones
+/// had up to 0.18 when nobody that may run on some pCPUs only was compared with anybody.
+#[test]
+fn vms_of_one_socket_keep_to_their_shares_there() {
+    let sockets = ["affinity = [0, 1, 2, 3, 4, 5]", "affinity = [6, 7, 8, 9, 10, 11]"];
+    let greedy = |keys| vm(6, keys, &[&shoots_down("exponential 50 us")]);
+    let on = |keys| std::iter::once(greedy(keys)).chain((0..3).map(move |_| vm(6, keys, &[COMPUTES])));
+    let vms: Vec<Vm> = sockets.into_iter().flat_map(on).collect();
+    assert_shares_within((500, 1500), 12, &vms, &[0.125; 8], &["microslice:1", "microslice"]);
+}
+
 #[test]
 fn a_wide_light_vm_takes_nothing_from_a_heavy_one_by_micro_slices_at_home() {
     let shoots = shoots_down("exponential 50 us");
