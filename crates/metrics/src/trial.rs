@@ -105,8 +105,9 @@ fn off_by(differences: &[Option<f64>], is_exchanged: &[bool]) -> f64 {
     if squares == 0.0 { 0.0 } else { f64::abs(sum) / f64::sqrt(squares) }
 }
 
-/// How often the figure that is off most, with arms exchanged in the same pairs for all of them, is as far off
-/// as each is (Westfall and Young's single step). Figures of too few pairs don't count.
+/// How often the figure that is off most is as far off as each is, if arms are exchanged by chance. They are
+/// exchanged in the same pairs for all figures (Westfall and Young's single step). Figures of too few pairs
+/// don't count.
 fn chances_of(figures: &[Vec<Option<f64>>]) -> Vec<f64> {
     let pairs = figures.iter().map(Vec::len).max().unwrap_or(0);
     let counts = |of: &&Vec<Option<f64>>| of.iter().flatten().count() >= PAIRS_MIN;
@@ -143,8 +144,8 @@ impl Compared {
         }
     }
 
-    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1 in four of five trials, if
-    /// blocks go on to differ as they do. `None`: too few were measured to say.
+    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1 in four of five trials. Blocks
+    /// are taken to go on to differ as they do. `None`: too few were measured to say.
     pub fn pairs_to_tell(&self, difference: f64) -> Option<usize> {
         let Estimate { mean, high, count, .. } = self.ratio;
         let half_width = (high / mean).ln();

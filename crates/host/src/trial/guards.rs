@@ -22,8 +22,8 @@ pub struct Broken {
 }
 
 impl Guards {
-    /// Returns what a round's block of an arm breaks, beside that round's block of the first arm: where that
-    /// did as badly, the arm isn't to blame. `is_short` keeps the VMs whose share was too small the last time.
+    /// Returns what a round's block of an arm breaks, beside that round's block of the first arm. Where that
+    /// did as badly, the arm isn't to blame. `is_short` keeps the VMs whose share was too small last time.
     pub fn broken_by(
         &self,
         block: &BTreeMap<String, Had>,

@@ -88,7 +88,7 @@ const OLD_GUEST: [(&str, &str); 8] = [
     ("lazy_tlb", "false"),
 ];
 
-/// The scenario that `microslice regret` draws from that seed, with guests of before: today's help themselves.
+/// The scenario that `microslice regret` draws from that seed, with guests of before.
 fn drawn_with_old_guests(seed: u64) -> String {
     const MODERN: &str = "kernel = { extends = \"linux-modern\"";
     let old = |line: &str| {
