@@ -144,8 +144,8 @@ impl Compared {
         }
     }
 
-    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1 in four of five trials. Blocks
-    /// are taken to go on to differ as they do. `None`: too few were measured to say.
+    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1 in four of five trials.
+    /// Blocks are taken to go on to differ as they do. `None`: too few were measured to say.
     pub fn pairs_to_tell(&self, difference: f64) -> Option<usize> {
         let Estimate { mean, high, count, .. } = self.ratio;
         let half_width = (high / mean).ln();

@@ -1,7 +1,7 @@
 //! `microslice trial`: which scheduler is better for the VMs of this host, measured.
 //!
-//! Problem.   A prediction of what loading a scheduler would bring may be wrong. Two measurements one after the
-//!            other differ by what the VMs did meanwhile.
+//! Problem.   A prediction of what loading a scheduler would bring may be wrong. Two measurements one
+//!            after the other differ by what the VMs did meanwhile.
 //! Mechanism. A switchback experiment: arms take turns in blocks of some seconds, in an order drawn by a seed
 //!            ([`microslice_metrics::trial`]). One observer watches all of them, and costs each the same. An
 //!            arm is a process of its own ([`arms`]), which ends with this one. A guard that breaks ends an
