@@ -260,6 +260,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stderr)]
     fn a_process_that_refuses_is_named_by_its_last_line() {
         let arm = Arm {
             name: "beside".into(),
