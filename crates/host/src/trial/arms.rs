@@ -87,19 +87,26 @@ impl Arm {
         self.command.is_none()
     }
 
-    /// Starts it, and returns once it is in charge. `None`: nothing is to be started. `common` are arguments
-    /// of all arms.
+    /// Returns its arguments, and those of `common` that it doesn't have itself.
+    fn arguments(&self, common: &[Vec<String>]) -> Option<Vec<String>> {
+        let own = self.command.clone()?;
+        let is_new = |flag: &&Vec<String>| flag.first().is_some_and(|name| !own.contains(name));
+        let more: Vec<String> = common.iter().filter(is_new).flatten().cloned().collect();
+        Some([own, more].concat())
+    }
+
+    /// Starts it, and returns once it is in charge. `None`: nothing is to be started. `common` are flags of
+    /// all arms, each with its value.
     ///
     /// # Errors
     /// It refuses this host, or ends for another reason.
     pub fn start(
         &self,
         program: &Path,
-        common: &[String],
+        common: &[Vec<String>],
         stop: &AtomicBool,
     ) -> Result<Option<Scheduler>, HostError> {
-        let Some(arguments) = &self.command else { return Ok(None) };
-        let arguments = [&arguments[..], common].concat();
+        let Some(arguments) = self.arguments(common) else { return Ok(None) };
         Scheduler::start(program, &arguments, stop).map(Some).map_err(|error| match error {
             HostError::Refused(cause) => HostError::Refused(format!("arm {:?}: {cause}", self.name)),
             other => HostError::broken(format!("arm {:?}: {other}", self.name)),
@@ -238,6 +245,18 @@ mod tests {
             Arm::parse(" microslice  slice-us=3000 ").expect("an arm").name,
             "microslice slice-us=3000"
         );
+    }
+
+    #[test]
+    fn an_arms_own_settings_go_before_those_of_all() {
+        let common =
+            [vec!["--no-guest-memory".to_owned()], vec!["--config".to_owned(), "all.toml".to_owned()]];
+        let of = |text: &str| Arm::parse(text).expect("an arm").arguments(&common);
+        let both = of("beside config=own.toml no-guest-memory").expect("arguments");
+        assert_eq!(both, ["run", "--beside", "--config", "own.toml", "--no-guest-memory"]);
+        let neither = of("beside").expect("arguments");
+        assert_eq!(neither, ["run", "--beside", "--no-guest-memory", "--config", "all.toml"]);
+        assert_eq!(of("kernel"), None);
     }
 
     #[test]

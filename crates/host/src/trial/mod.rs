@@ -64,8 +64,8 @@ pub struct Plan {
     pub asked: Vec<Asked>,
     /// Our own program, which runs the arms.
     pub program: PathBuf,
-    /// Arguments that all arms have.
-    pub common: Vec<String>,
+    /// Flags that all arms have, each with its value, unless an arm has it itself.
+    pub common: Vec<Vec<String>>,
 }
 
 impl Plan {
@@ -312,6 +312,7 @@ impl Trial<'_> {
         for outcome in &self.plan.asked {
             match outcome.ask(self.plan.block, self.stop) {
                 Ok(number) => drop(asked.insert(outcome.name.clone(), number)),
+                Err(_) if self.stop.load(Ordering::Relaxed) => {}
                 Err(error) => (self.output.say)(&format!("a figure is missing: {error}")),
             }
         }
@@ -354,10 +355,10 @@ fn only_in_both(mut seen: Report, before: &Report) -> Report {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan(arms: &[&str], seconds: u64) -> Plan {
+    pub fn plan(arms: &[&str], seconds: u64) -> Plan {
         Plan {
             arms: arms.iter().map(|arm| Arm::parse(arm).expect("an arm")).collect(),
             length: Duration::from_secs(seconds),

@@ -121,6 +121,8 @@ pub struct Verdicts<'t> {
     pub rows: Vec<Row>,
     /// True if VMs go by their own names.
     pub names: bool,
+    /// What VMs are called by that, and what the operator's own figures are of.
+    pub(super) aliases: BTreeMap<String, String>,
 }
 
 impl<'t> Verdicts<'t> {
@@ -142,7 +144,7 @@ impl<'t> Verdicts<'t> {
                 }
             }
         }
-        Self { plan, measured, rows, names }
+        Self { plan, measured, rows, names, aliases }
     }
 
     pub(super) fn of_arm(&self, arm: usize) -> impl Iterator<Item = &Row> {
@@ -174,8 +176,7 @@ impl<'t> Verdicts<'t> {
     pub fn why_ended(&self, arm: usize) -> Option<String> {
         Some(match self.measured.ended.get(&arm)? {
             Ended::Guard(Broken { vm, what }) => {
-                let alias = aliases(self.measured, self.names).remove(vm);
-                format!("VM {} {what}", alias.unwrap_or_else(|| "?".to_owned()))
+                format!("VM {} {what}", self.aliases.get(vm).map_or("?", String::as_str))
             }
             Ended::BrokeDown(cause) => format!("it broke down {cause}"),
         })
@@ -215,7 +216,8 @@ impl<'t> Verdicts<'t> {
             .chain(columns_shown.iter().map(|outcome| format!(">{}", outcome.name())))
             .collect();
         let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut vms: Vec<&str> = self.of_arm(arm).map(|row| row.vm.as_str()).collect();
+        let mut vms: Vec<&str> =
+            self.of_arm(arm).map(|row| row.vm.as_str()).filter(|vm| *vm != HOST).collect();
         vms.dedup();
         let told = |vm: &&str| {
             self.of_arm(arm).filter(|row| row.vm == *vm && row.meaning() != Meaning::CannotTell).count()
@@ -338,7 +340,6 @@ impl<'t> Verdicts<'t> {
 
     /// Every block as it was measured, so that others can compare them in their own way.
     fn blocks(&self) -> Vec<Value> {
-        let aliases = aliases(self.measured, self.names);
         let mut blocks = Vec::new();
         for (round, arms) in self.measured.rounds.iter().enumerate() {
             for (arm, block) in arms.iter().enumerate() {
@@ -353,7 +354,7 @@ impl<'t> Verdicts<'t> {
                     blocks.push(Value::Object(object));
                 }
                 for (name, had) in &block.vms {
-                    let mut object = start(&aliases[name]);
+                    let mut object = start(&self.aliases[name]);
                     object.extend(had.figures.iter().map(|(of, value)| (of.name().to_owned(), json!(value))));
                     object.insert("longest wait".into(), json!(had.longest_wait_ns));
                     blocks.push(Value::Object(object));
@@ -421,7 +422,7 @@ fn size(row: &Row) -> f64 {
 }
 
 /// What VMs are called: by their own names, or numbered; and what the operator's own figures are of.
-pub(super) fn aliases(measured: &Measured, names: bool) -> BTreeMap<String, String> {
+fn aliases(measured: &Measured, names: bool) -> BTreeMap<String, String> {
     let blocks = measured.rounds.iter().flatten().flatten();
     let vms: BTreeSet<&String> = blocks.flat_map(|block| block.vms.keys()).collect();
     let mut number = 0;
@@ -447,22 +448,11 @@ fn host() -> Value {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{Arm, Guards, Had};
+    use super::super::Had;
     use super::*;
-    use std::time::Duration;
 
     pub fn plan() -> Plan {
-        Plan {
-            arms: ["kernel", "beside"].map(|arm| Arm::parse(arm).expect("an arm")).into(),
-            length: Duration::from_secs(600),
-            block: Duration::from_secs(5),
-            settle: Duration::from_secs(2),
-            seed: 1,
-            guards: Guards { longest_wait: Duration::from_secs(1), least_share: 0.5 },
-            asked: Vec::new(),
-            program: "microslice".into(),
-            common: Vec::new(),
-        }
+        super::super::tests::plan(&["kernel", "beside"], 600)
     }
 
     /// Ten rounds in which waits are `ratio` times as long.
@@ -487,7 +477,7 @@ pub(super) mod tests {
         let verdicts = Verdicts::of(&plan, &measured, true);
         assert_eq!(verdicts.verdict(1), "better");
         let text = verdicts.to_text();
-        assert!(text.contains("Better: web: wait p99 1."), "{text}");
+        assert!(text.contains("Better: web: wait p99 1.") && !text.contains(HOST), "{text}");
         assert!(text.contains("Different: web: user time 1.50 -> 0.75"), "{text}");
         let json = verdicts.to_json("1.0");
         assert_eq!(json["arms"][1]["verdict"], "better");

@@ -1,6 +1,6 @@
 //! Requirements: what a trial has to show.
 
-use super::report::{HOST, Row, Verdicts, aliases, interval, shown};
+use super::report::{HOST, Row, Verdicts, interval, shown};
 use super::{ALL_VMS, Outcome, Plan};
 use crate::HostError;
 use microslice_metrics::Estimate;
@@ -9,17 +9,37 @@ use microslice_metrics::Estimate;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Requirement {
     figure: String,
+    bound: Bound,
     limit: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    Most,
+    Least,
+}
+
+impl Bound {
+    const fn sign(self) -> &'static str {
+        match self {
+            Self::Most => "<=",
+            Self::Least => ">=",
+        }
+    }
 }
 
 impl Requirement {
     /// # Errors
-    /// It isn't FIGURE <= NUMBER.
+    /// It isn't FIGURE <= NUMBER or FIGURE >= NUMBER.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (figure, limit) = text.split_once("<=").ok_or("is FIGURE <= NUMBER, times the first arm's")?;
-        let figure = figure.trim();
-        match limit.trim().parse() {
-            Ok(limit) if limit > 0.0 => Ok(Self { figure: figure.to_owned(), limit }),
+        let split = |bound: Bound| Some((bound, text.split_once(bound.sign())?));
+        let split = [Bound::Most, Bound::Least].into_iter().find_map(split);
+        let (bound, (figure, limit)) =
+            split.ok_or("is FIGURE <= NUMBER or FIGURE >= NUMBER, times the first arm's")?;
+        match limit.trim().parse::<f64>() {
+            Ok(limit) if limit > 0.0 && limit.is_finite() => {
+                Ok(Self { figure: figure.trim().to_owned(), bound, limit })
+            }
             _ => Err(format!("{:?} is no number above zero", limit.trim())),
         }
     }
@@ -42,20 +62,23 @@ impl Requirement {
 
     /// Returns what breaks it, or isn't known well enough, in one phrase.
     pub fn broken_by(&self, verdicts: &Verdicts<'_>) -> Option<String> {
-        let required = format!("{} <= {}", self.figure, self.limit);
+        let required = format!("{} {} {}", self.figure, self.bound.sign(), self.limit);
         let asked = verdicts.plan.asked.iter().any(|of| of.name == self.figure);
-        let vms = aliases(verdicts.measured, verdicts.names).into_values().filter(|vm| match asked {
-            true => vm == HOST,
+        let vms = verdicts.aliases.values().filter(|vm| match asked {
+            true => *vm == HOST,
             false => ![HOST, ALL_VMS].contains(&vm.as_str()),
         });
-        let vms: Vec<String> = vms.collect();
+        let vms: Vec<&String> = vms.collect();
+        if vms.is_empty() {
+            return Some(format!("{required} can't be told: no VM was measured"));
+        }
         (1..verdicts.plan.arms.len()).find_map(|arm| {
             let name = &verdicts.plan.arms[arm].name;
             if let Some(why) = verdicts.why_ended(arm) {
                 return Some(format!("{required}: arm {name:?} was ended: {why}"));
             }
             vms.iter().find_map(|vm| {
-                let is_it = |row: &&Row| row.vm == *vm && row.figure.name() == self.figure;
+                let is_it = |row: &&Row| row.vm == **vm && row.figure.name() == self.figure;
                 let row = verdicts.of_arm(arm).find(is_it);
                 let what = self.broken_by_ratio(row.map(|row| &row.compared.ratio))?;
                 Some(format!("{required} {what}: {vm} in arm {name:?}"))
@@ -67,9 +90,13 @@ impl Requirement {
         let Some((ratio, (low, high))) = ratio.and_then(|ratio| Some((ratio, interval(ratio)?))) else {
             return Some("can't be told, for want of pairs".to_owned());
         };
+        let (holds, is_broken) = match self.bound {
+            Bound::Most => (high <= self.limit, low > self.limit),
+            Bound::Least => (low >= self.limit, high < self.limit),
+        };
         match () {
-            () if high <= self.limit => None,
-            () if low > self.limit => Some(format!("isn't so, but {}", shown(ratio))),
+            () if holds => None,
+            () if is_broken => Some(format!("isn't so, but {}", shown(ratio))),
             () => Some(format!("can't be told from {}", shown(ratio))),
         }
     }
@@ -78,7 +105,7 @@ impl Requirement {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::{measured, plan};
-    use super::super::{Broken, Ended};
+    use super::super::{Broken, Ended, Measured};
     use super::*;
 
     #[test]
@@ -86,16 +113,25 @@ mod tests {
         let plan = plan();
         let broken = |ratio, limit: &str| {
             let measured = measured(ratio);
-            Requirement::parse(&format!("wait p99 <= {limit}"))
+            Requirement::parse(&format!("wait p99 {limit}"))
                 .expect("one")
                 .broken_by(&Verdicts::of(&plan, &measured, true))
         };
-        assert_eq!(broken(0.5, "0.75"), None);
-        assert!(broken(2.0, "1.25").is_some_and(|what| what.contains("isn't so, but 2.")));
-        assert!(broken(1.0, "1.0").is_some_and(|what| what.contains("can't be told")));
+        assert_eq!(broken(0.5, "<= 0.75"), None);
+        assert_eq!(broken(2.0, ">= 1.25"), None);
+        assert!(broken(0.5, ">= 0.75").is_some_and(|what| what.contains(">= 0.75 isn't so, but 0.")));
+        assert!(broken(2.0, "<= 1.25").is_some_and(|what| what.contains("isn't so, but 2.")));
+        assert!(broken(1.0, "<= 1.0").is_some_and(|what| what.contains("can't be told")));
         for text in ["wait p99 < 1", "wait p99 <= -1", "wait p99 <= x"] {
             assert!(Requirement::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_trial_without_measurements_keeps_no_requirement() {
+        let (plan, measured) = (plan(), Measured::default());
+        let required = Requirement::parse("wait p99 <= 9").expect("one");
+        assert!(required.broken_by(&Verdicts::of(&plan, &measured, true)).is_some());
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub struct Trial {
     /// A command that prints a number above zero at the end of each block; more is better
     #[arg(long = "outcome", value_name = "NAME=COMMAND", value_parser = Asked::parse)]
     outcomes: Vec<Asked>,
-    /// Exit with code 1 unless this holds for each VM in each arm: `FIGURE <= NUMBER`, times the first arm's
+    /// Exit with code 1 unless this holds for each VM in each arm: `FIGURE <= NUMBER` or
+    /// `FIGURE >= NUMBER`, times the first arm's
     #[arg(long, value_name = "FIGURE <= NUMBER", value_parser = Requirement::parse)]
     require: Vec<Requirement>,
     /// A longer wait of a VM for a pCPU ends an arm for good
@@ -170,10 +171,10 @@ fn plan_of(args: &Trial) -> Result<Plan, Failure> {
 }
 
 /// What holds for the observer and for all arms.
-fn common_arguments(args: &Trial) -> Vec<String> {
-    let config = args.config.iter().flat_map(|path| ["--config".to_owned(), path.display().to_string()]);
-    let memory = args.no_guest_memory.then(|| "--no-guest-memory".to_owned());
-    let guests = args.guests.iter().flat_map(|guest| ["--guest".to_owned(), guest.clone()]);
+fn common_arguments(args: &Trial) -> Vec<Vec<String>> {
+    let config = args.config.iter().map(|path| vec!["--config".to_owned(), path.display().to_string()]);
+    let memory = args.no_guest_memory.then(|| vec!["--no-guest-memory".to_owned()]);
+    let guests = args.guests.iter().map(|guest| vec!["--guest".to_owned(), guest.clone()]);
     config.chain(memory).chain(guests).collect()
 }
 
