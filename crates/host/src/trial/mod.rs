@@ -82,7 +82,9 @@ impl Plan {
         let is_taken = |name: &str| Outcome::ALL.iter().any(|outcome| outcome.name() == name);
         let taken = self.asked.iter().find(|of| is_taken(&of.name) || !asked.insert(&of.name));
         if let Some(Asked { name, .. }) = taken {
-            return Err(HostError::refused(format!("outcome {name:?}: there is another of that name")));
+            return Err(HostError::refused(format!(
+                "outcome {name:?}: another outcome, or a figure of the trial's own, is called so"
+            )));
         }
         let round = self.round();
         let rounds = (self.length.as_secs_f64() / round.as_secs_f64()) as usize;
@@ -391,7 +393,7 @@ pub(crate) mod tests {
         for names in [["a", "a"], ["a", "wait p99"]] {
             let asked = names.map(|name| Asked::parse(&format!("{name}=echo 1")).expect("an outcome")).into();
             let plan = Plan { asked, ..plan(&["kernel", "beside"], 1200) };
-            assert!(plan.rounds().is_err_and(|error| error.to_string().contains("another of that name")));
+            assert!(plan.rounds().is_err_and(|error| error.to_string().contains("is called so")));
         }
     }
 
