@@ -50,6 +50,8 @@ pub struct VmCounters {
     /// For how long vCPUs rested because of `cpu.max`, all together.
     pub throttled_ns: u64,
     pub longest_waits: LongestWaits,
+    /// That were longer than its bound.
+    pub late_waits: u64,
     /// From when a thread's timer was due until it runs.
     pub timer_lateness: Histogram,
     pub barrier_waits: BarrierWaits,
@@ -136,6 +138,11 @@ impl Measurements {
     pub fn got_pcpu_after(&mut self, vm: VmId, now_ns: u64, waited_ns: u64) {
         self.wait_to_run.record(waited_ns);
         self.vms[vm].longest_waits.waited(now_ns, waited_ns);
+    }
+
+    /// A vCPU of the VM has waited for longer than its bound.
+    pub fn waited_beyond_bound(&mut self, vm: VmId) {
+        self.vms[vm].late_waits += 1;
     }
 
     /// A vCPU of the VM waits in the end, and has done so for so long.

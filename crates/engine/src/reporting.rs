@@ -205,6 +205,7 @@ impl Simulation<'_> {
             tlb_sync: counters.tlb_sync.clone(),
             throttled_ns: config.cpu_max.map(|_| counters.throttled_ns),
             wake_waits: counters.wake_waits.clone(),
+            late_waits: (self.machine.vms[vm].max_wait_ns > 0).then_some(counters.late_waits),
             longest_waits: counters.longest_waits.seconds(),
             timer_lateness: counters.timer_lateness.clone(),
             ipis_sent: counters.ipis_sent,

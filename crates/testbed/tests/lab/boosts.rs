@@ -118,7 +118,7 @@ fn pinned_vcpus_are_not_boosted_while_others_are() {
     assert!(of_vm(&report, &pinned)["failed_pulls"]["pinned"].as_u64() > Some(0), "{report}");
 }
 
-fn pin(tid: u32, pcpu: usize) {
+pub fn pin(tid: u32, pcpu: usize) {
     // SAFETY: integers only, for which zero is a value.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set lives until the calls return; the number has a place in it.

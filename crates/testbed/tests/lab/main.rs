@@ -6,6 +6,7 @@ mod crowds;
 mod deaths;
 mod groups;
 mod holders;
+mod max_wait;
 mod sights;
 mod trials;
 
