@@ -7,20 +7,24 @@
 //! make build && cargo run --release -p microslice-testbed --example stock_holders -- missed 120   # seconds
 //! ```
 
-use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Standstill, Testbed, built_binary};
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Pv, Standstill, Testbed, built_binary, exit_code};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const KERNELS: [&str; 3] = ["6.1", "6.12", "6.18-cloud"];
 /// Each with the guests' workload.
-const LOADS: [(&str, &str); 3] =
-    [("build", "build,worker"), ("network", "pingpong:16,wake:2"), ("memory", "storm:2,shootdown:2,worker:1")];
+const LOADS: [(&str, &str); 3] = [
+    ("build", "build,worker"),
+    ("network", "pingpong:16,wake:2"),
+    ("memory", "storm:2,shootdown:2,worker:1"),
+];
 const HEAD_OF_MISSED: &str = "\
-| load | guest | stops | held something | of these found | recall | held a lock | in listed functions | rightly \
-| precision | recall of locks |
-|---|---|---|---|---|---|---|---|---|---|---|";
+| load | guest | stops | held something | held a lock | of what is held, found by symbols | in listed functions \
+| of these, holding (precision) | recall of locks |
+|---|---|---|---|---|---|---|---|---|";
 /// What `run` is told: with a micro slice for an emulated CPU.
 const ARMS: [&str; 4] = [
     "--critical-by symbols",
@@ -37,7 +41,11 @@ const MISSES_SHOWN: usize = 10;
 
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let (table, length) = (arguments.next(), arguments.next().map_or(Ok(120), |word| word.parse())?);
     let length = Duration::from_secs(length);
@@ -173,7 +181,7 @@ fn row(holders: &Value) -> String {
     let locks = number(&holders["preemptions_by_count"]["preemption"]);
     let right = listed.saturating_sub(vain);
     format!(
-        "{known} | {holding} | {found} | {} | {locks} | {listed} | {right} | {} | {} |",
+        "{known} | {holding} | {locks} | {found} ({}) | {listed} | {right} ({}) | {} |",
         percent(found, holding),
         percent(right, listed),
         percent(right, locks),

@@ -25,7 +25,7 @@ fn beside(lab: &Lab, vm: &LabVm, critical_by: &str, then: impl FnOnce(&Running))
 
 #[test]
 fn unlisted_holders_are_boosted_by_counter_only() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&UNLISTED).expect("a VM");
     let by_symbols = beside(&lab, &vm, "symbols", |_| ());
@@ -40,7 +40,7 @@ fn unlisted_holders_are_boosted_by_counter_only() {
 
 #[test]
 fn stopped_heirs_are_boosted_where_nobody_holds_anything() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&IN_LINE).expect("a VM");
     let by_symbols = beside(&lab, &vm, "symbols", |_| ());
@@ -52,7 +52,7 @@ fn stopped_heirs_are_boosted_where_nobody_holds_anything() {
 
 #[test]
 fn a_count_that_never_returns_to_zero_is_not_believed() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&[&UNLISTED[..], &["lies=1"]].concat()).expect("a VM");
     let not_believed = "preempt_count isn't believed (it isn't as a kernel's): symbols tell who holds locks";
@@ -65,7 +65,7 @@ fn a_count_that_never_returns_to_zero_is_not_believed() {
 
 #[test]
 fn observe_says_who_held_a_lock_by_the_guests_count() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let unlisted = lab.start(&UNLISTED).expect("a VM");
     let listed = lab.start(&[&UNLISTED[..4], &["listed=1"]].concat()).expect("a VM");
