@@ -32,7 +32,7 @@ const ARMS: [&str; 4] = [
     "--beside --critical-by symbols",
     "--beside --critical-by counter",
 ];
-const RUN: &str = "run --stats 1 --micro-slice-us 3000";
+const RUN: &str = "run --json --stats 1 --micro-slice-us 3000";
 const OBSERVE: &str = "observe --json --interval 10";
 const KNOWN: &str = ": slide 0x";
 const BELIEVED: &str = "tells who holds locks";
@@ -90,9 +90,8 @@ fn show_accelerations(host: &Host, length: Duration) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     let mut causes = Vec::new();
     for (load, workload) in LOADS {
+        let guests = start(host, workload)?;
         for arm in ARMS {
-            // One by one: an emulated guest that has seen many schedulers come and go is easily lost.
-            let guests = start(host, workload)?;
             let counts = arm.contains("counter");
             let [before, after] = reports(host, &format!("{RUN} {arm}"), counts, length)?;
             let by_cause = &after["accelerations"]["by_cause"];
@@ -106,8 +105,8 @@ fn show_accelerations(host: &Host, length: Duration) -> Result<(), Failure> {
             };
             let cells: Vec<_> = causes.iter().map(|cause| since(cause).to_string()).collect();
             writeln!(out, "| {load} | `{arm}` | {} |", cells.join(" | "))?;
-            stop(guests)?;
         }
+        stop(guests)?;
     }
     Ok(())
 }
