@@ -67,7 +67,9 @@ fn show_missed(host: &Host, length: Duration) -> Result<(), Failure> {
     writeln!(out, "{HEAD_OF_MISSED}")?;
     let mut missed = BTreeMap::<&str, BTreeMap<String, u64>>::new();
     for (load, workload) in LOADS {
-        let [_, report] = measured(host, workload, OBSERVE, true, length)?;
+        let mut guests = Vec::new();
+        let [_, report] = measured(host, &mut guests, workload, OBSERVE, true, length)?;
+        guests.into_iter().try_for_each(Guest::stop)?;
         for (kernel, vm) in vms(&report) {
             writeln!(out, "| {load} | {kernel} | {}", row(&vm["holders"]))?;
             let functions = missed.entry(kernel).or_default();
@@ -91,9 +93,11 @@ fn show_accelerations(host: &Host, length: Duration) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     let mut causes = Vec::new();
     for (load, workload) in LOADS {
+        let mut guests = Vec::new();
         for arm in ARMS {
             let counts = arm.contains("counter");
-            let [before, after] = measured(host, workload, &format!("{RUN} {arm}"), counts, length)?;
+            let run = format!("{RUN} {arm}");
+            let [before, after] = measured(host, &mut guests, workload, &run, counts, length)?;
             let by_cause = &after["accelerations"]["by_cause"];
             if causes.is_empty() {
                 causes = by_cause.as_object().into_iter().flat_map(|map| map.keys().cloned()).collect();
@@ -106,29 +110,33 @@ fn show_accelerations(host: &Host, length: Duration) -> Result<(), Failure> {
             let cells: Vec<_> = causes.iter().map(|cause| since(cause).to_string()).collect();
             writeln!(out, "| {load} | `{arm}` | {} |", cells.join(" | "))?;
         }
+        guests.into_iter().try_for_each(Guest::stop)?;
     }
     Ok(())
 }
 
-/// Returns what the command says of new guests: see [`reports`]. Emulated SVM ends a guest now and then. Then
-/// all is done again.
+/// Returns what the command says of these guests, or of new ones if there are none: see [`reports`]. Emulated
+/// SVM ends a guest now and then: then all is done again, with others.
 fn measured(
     host: &Host,
+    guests: &mut Vec<Guest>,
     workload: &str,
     command: &str,
     counts: bool,
     length: Duration,
 ) -> Result<[Value; 2], Failure> {
     for tries in 1.. {
-        let guests = start(host, workload)?;
-        let reports = reports(host, command, counts, length);
-        let lost = guests.iter().find(|guest| guest.has_ended()).map(|guest| guest.name().to_owned());
-        guests.into_iter().try_for_each(Guest::stop)?;
-        match lost {
-            Some(name) if tries < TRIES => say(format_args!("{name} has ended: {command}, again")),
-            Some(name) => return Err(format!("{name} has ended, {TRIES} times").into()),
-            None => return reports,
+        if guests.is_empty() {
+            *guests = start(host, workload)?;
         }
+        let reports = reports(host, command, counts, length);
+        let Some(lost) = guests.iter().find(|guest| guest.has_ended()) else { return reports };
+        let lost = format!("{} has ended (try {tries} of {TRIES}): {command}", lost.name());
+        guests.drain(..).try_for_each(Guest::stop)?;
+        if tries == TRIES {
+            return Err(lost.into());
+        }
+        say(lost);
     }
     unreachable!("the loop above returns")
 }
