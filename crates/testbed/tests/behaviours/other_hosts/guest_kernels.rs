@@ -38,7 +38,7 @@ fn every_guest_kernel_counts_where_it_says() {
         for kernel in &there {
             let spec = GuestSpec::new("plain").kernel(kernel).vcpus(2).workload("counts,heartbeat");
             let guest = host.start_guest(spec).unwrap_or_else(|error| panic!("{kernel}: {error}"));
-            guest.wait_for("counts", 0, PATIENCE).expect("what it prints");
+            guest.wait_for("{\"counts\"", 0, PATIENCE).expect("what it prints");
             let said = guest.said("counts").expect("places");
             let said = said.as_array().expect("places");
             let mut idle = vec![false; said.len()];
