@@ -308,4 +308,18 @@ __noinline int end_with_turn(u32 slot, u32 runnable)
 	return runnable && decision.retry && !is_for_bound(vcpu);
 }
 
+/*
+ * The helper may preempt the thread that it boosted, and take that back while it is stopped: then it waits
+ * like any other, and nothing is called. Whoever looks at waiting vCPUs calls this first.
+ */
+__noinline int settle_taken_back(u32 slot)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+
+	if (vcpu && vcpu->state == VCPU_MICRO && vcpu->preempted &&
+	    taken_back_after(slot, boost_of(vcpu)->began_at_ns))
+		end_with_turn(slot, 1);
+	return 0;
+}
+
 #endif

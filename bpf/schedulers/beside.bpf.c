@@ -152,6 +152,7 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	sibling = vcpu_at(entry - 1);
 	if (!entry || entry - 1 == self || !sibling)
 		return 1;
+	settle_taken_back(entry - 1);
 	seen.state = sibling->state;
 	seen.preempted = sibling->preempted;
 	seen.yielded = sibling->yielded;
@@ -306,6 +307,7 @@ int look_at_wait(struct bound_request *request)
 
 	if (!vcpu || vcpu->rests)
 		return 0;
+	settle_taken_back(slot);
 	seen.waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
 	seen.state = vcpu->state;
 	decision = decide_on_wait(&seen);

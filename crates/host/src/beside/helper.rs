@@ -17,6 +17,7 @@ use crate::beside::ledger::{Entry, Ledger};
 use crate::beside::threads::{self, BOOST_PRIORITY, HELPER_PRIORITY, Means, Now};
 use crate::interface::{ASKED_BY_ITSELF, BoostEventKind};
 use microslice_policy::VcpuState;
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -164,6 +165,7 @@ impl Helper {
             boosts_max,
             means,
             boosts: Vec::with_capacity(boosts_max),
+            later: VecDeque::new(),
             goes_before_deadlines: false,
         };
         let asked_to_stop = Arc::clone(&stop);
@@ -235,6 +237,8 @@ struct Work<R> {
     boosts_max: usize,
     means: Means,
     boosts: Vec<Boost>,
+    /// Those that bounds ask for while as many are boosted as may be, the longest wait first.
+    later: VecDeque<Told>,
     /// The helper goes before threads with deadlines: since the first boost by one.
     goes_before_deadlines: bool,
 }
@@ -254,6 +258,11 @@ impl<R: Requests> Work<R> {
                 self.hear(told);
             }
             self.end_slices(Instant::now());
+            while self.boosts.len() < self.boosts_max
+                && let Some(told) = self.later.pop_front()
+            {
+                self.boost(told);
+            }
             self.counts.helper_ns.store(thread_ns(), Ordering::Relaxed);
         }
         while !self.boosts.is_empty() {
@@ -281,6 +290,10 @@ impl<R: Requests> Work<R> {
             return;
         }
         if self.boosts.len() >= self.boosts_max {
+            // A hint's need is over by then; a bound's isn't. There are no more of these than vCPUs.
+            if told.for_bound {
+                return self.later.push_back(told);
+            }
             return count(&self.counts.crowded);
         }
         let former = match threads::look_at(told.tid) {

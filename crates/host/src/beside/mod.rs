@@ -28,6 +28,7 @@ use crate::output::monitoring::Publisher;
 use crate::settings::Settings;
 use helper::Helper;
 use ledger::Ledger;
+use microslice_policy::max_wait_least_ns;
 use programs::Programs;
 use report::{Helped, Report, VmBoosts};
 use rustix::fs::FlockOperation;
@@ -94,6 +95,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         helper,
         guests,
         started: now,
+        least_bound_said_ns: 0,
         before: None,
     };
     let result = beside.serve(stop, output);
@@ -129,6 +131,8 @@ struct Beside<'s> {
     /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
     started: Instant,
+    /// The bound that vCPUs here can have, if more was said of it.
+    least_bound_said_ns: u64,
     /// At the end of the interval before.
     before: Option<Report>,
 }
@@ -153,6 +157,7 @@ impl Beside<'_> {
                 looked = Some(Instant::now());
                 self.look_after_ourselves(output)?;
                 self.guests.look(&mut self.programs, &mut lines_only(output))?;
+                self.look_at_bound(output);
             }
             self.drain(output)?;
             self.publish();
@@ -169,6 +174,22 @@ impl Beside<'_> {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    /// Says which bound so many vCPUs can have, if it isn't the one that they shall have.
+    fn look_at_bound(&mut self, output: &mut Output<'_>) {
+        let Some(bound) = self.settings.max_wait else { return };
+        let vcpus = self.guests.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
+        let pcpus = self.host.topology.pcpu_count;
+        let least_ns = max_wait_least_ns(self.settings.micro_slice_us * 1000, vcpus, pcpus);
+        if least_ns > bound.nanoseconds().max(self.least_bound_said_ns) {
+            self.least_bound_said_ns = least_ns;
+            (output.say)(&format!(
+                "{vcpus} vCPUs on {pcpus} pCPUs can't all have --max-wait {} ms: the least that they can is {} ms",
+                bound.nanoseconds() as f64 / 1e6,
+                least_ns as f64 / 1e6
+            ));
+        }
     }
 
     fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {

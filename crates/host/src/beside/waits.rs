@@ -54,7 +54,12 @@ impl Waits {
             else {
                 continue;
             };
-            let Some(state @ (VcpuState::Runnable | VcpuState::Pending)) = vcpu.state.get() else { continue };
+            let state = match vcpu.state.get() {
+                // Its boost may have been taken back meanwhile: the kernel side knows.
+                Some(VcpuState::Micro) if vcpu.preempted != 0 => VcpuState::Runnable,
+                Some(state @ (VcpuState::Runnable | VcpuState::Pending)) => state,
+                _ => continue,
+            };
             let waited_ns = now_ns.saturating_sub(vcpu.runnable_at_ns);
             // Help may miss one that is asked for, and then it waits on.
             longest_ns = longest_ns.max(waited_ns);
