@@ -20,7 +20,7 @@ fn late_per_second(report: &Value) -> f64 {
 
 #[test]
 fn bounded_waits_end_in_time() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vms: Vec<LabVm> = (0..6).map(|_| lab.start(&["load=compute", "vcpus=2"]).expect("a VM")).collect();
     let all: Vec<&LabVm> = vms.iter().collect();
     let without = bounded(&lab, &all, 4, &["--dry-run"]);
@@ -39,7 +39,7 @@ fn bounded_waits_end_in_time() {
 
 #[test]
 fn pinned_vcpus_are_bounded_too() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vms: Vec<LabVm> = (0..5).map(|_| lab.start(&["load=compute", "vcpus=2"]).expect("a VM")).collect();
     for vm in &vms {
         vm.vcpu_threads().into_iter().enumerate().for_each(|(pcpu, tid)| pin(tid, pcpu));
