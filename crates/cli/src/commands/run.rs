@@ -8,6 +8,7 @@ use crate::printer::Printer;
 use clap::{Args, ValueEnum};
 use microslice_host::HostError;
 use microslice_host::beside;
+use microslice_host::machine::cpu_list::CpuList;
 use microslice_host::machine::domains;
 use microslice_host::run::report::Report;
 use microslice_host::run::{self, Output};
@@ -114,6 +115,9 @@ pub struct Run {
     /// The most pCPUs that may be micro-sliced [default: a quarter]
     #[arg(long, value_name = "N")]
     micro_cpus_limit: Option<u32>,
+    /// CPUs that are never micro-sliced, such as 0-3,8; nor are those that running VMs are pinned to
+    #[arg(long, value_name = "LIST")]
+    normal_cpus: Option<CpuList>,
     /// Length of a micro slice [default: 100]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
@@ -225,7 +229,7 @@ pub struct Run {
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 20] = [
+const BESIDE_HAS_NO: [&str; 21] = [
     "trace",
     "scheduler",
     "resched_dp",
@@ -237,6 +241,7 @@ const BESIDE_HAS_NO: [&str; 20] = [
     "urgent_answer_us",
     "micro_cpus",
     "micro_cpus_limit",
+    "normal_cpus",
     "slice_us",
     "queue_domain",
     "patience",
@@ -383,6 +388,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.micro_cpus_limit = args.micro_cpus_limit;
         settings.places.remove("micro-cpus-limit");
         settings.flags_given.insert("micro-cpus-limit".to_owned());
+    }
+    if let Some(list) = &args.normal_cpus {
+        settings.normal_cpus = list.clone();
+        settings.places.remove("normal-cpus");
+        settings.flags_given.insert("normal-cpus".to_owned());
     }
     if args.dry_run {
         settings.flags_given.insert("dry-run".to_owned());

@@ -236,6 +236,17 @@ fn a_vm_that_asks_for_micro_slices_all_the_time_has_no_more_than_its_share() {
     assert_shares(12, &[wide_and_light, vm(12, "weight = 1000", &[COMPUTES])], &[0.091, 0.909]);
 }
 
+/// Two sockets, each with VMs of its own, as `AllowedCPUs=` or a cpuset partition makes them. The greedy ones
+/// had up to 0.18 when nobody that may run on some pCPUs only was compared with anybody.
+#[test]
+fn vms_of_one_socket_keep_to_their_shares_there() {
+    let sockets = ["affinity = [0, 1, 2, 3, 4, 5]", "affinity = [6, 7, 8, 9, 10, 11]"];
+    let greedy = |keys| vm(6, keys, &[&shoots_down("exponential 50 us")]);
+    let on = |keys| std::iter::once(greedy(keys)).chain((0..3).map(move |_| vm(6, keys, &[COMPUTES])));
+    let vms: Vec<Vm> = sockets.into_iter().flat_map(on).collect();
+    assert_shares_within((500, 1500), 12, &vms, &[0.125; 8], &["microslice:1", "microslice"]);
+}
+
 #[test]
 fn a_wide_light_vm_takes_nothing_from_a_heavy_one_by_micro_slices_at_home() {
     let shoots = shoots_down("exponential 50 us");
@@ -273,4 +284,40 @@ fn under_cfs_vms_of_unlike_size_have_equal_shares_and_weights_count() {
     let half_asleep = [vm(4, "", &[COMPUTES]), vm(4, "", &[TAKES_TURNS])];
     let share = shares(&run(4, &half_asleep, "cfs", 1))[0];
     assert!((share - 0.5).abs() < 0.05, "{share:.3}");
+}
+
+/// Two vCPUs that share a lock, and a hog on the pCPU of each. Each pause-loop exit gave the hog a turn: the
+/// VM had 0.018 of its share.
+#[test]
+fn pinned_spinners_give_no_turn_away_in_vain() {
+    let lockers = r#"{ name = "lockers", threads = 2, program = [
+        { compute = "exponential 50 us" }, { lock = "dentry", hold = "10 us" }, { progress = 1 },
+    ] }"#;
+    let text = format!(
+        r#"warmup = "500 ms"
+duration = "2 s"
+host = {{ extends = "server-32t", pcpus = 2, smt_threads = 1 }}
+[[vm]]
+name = "target"
+vcpus = 2
+pinned = true
+kernel = "linux-modern"
+workloads = [{lockers}]
+[[vm]]
+name = "hog"
+vcpus = 2
+pinned = true
+kernel = "linux-modern"
+workloads = [{{ use = "lookbusy", threads = 2 }}]
+"#
+    );
+    for policy in ["microslice:0", "microslice:0+domain=pcpu"] {
+        let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+        let mut config =
+            parse("pinned.toml", &text, &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+        config.check = true;
+        let report = simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"));
+        let shares = shares(&report);
+        assert!(shares.iter().all(|share| (share - 0.5).abs() < 0.02), "{policy}: {shares:.3?}");
+    }
 }

@@ -13,6 +13,7 @@ pub mod libvirt;
 pub(crate) mod lines;
 pub(crate) mod list;
 pub mod memory_slots;
+pub(crate) mod pinned;
 pub(crate) mod resched_co;
 pub(crate) mod running;
 mod tenant_files;

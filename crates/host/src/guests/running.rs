@@ -26,7 +26,7 @@ pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError>
 }
 
 /// Processes that hold a VM of KVM open.
-fn vmm_processes() -> Vec<u32> {
+pub(crate) fn vmm_processes() -> Vec<u32> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     processes
         .flatten()

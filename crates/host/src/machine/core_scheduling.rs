@@ -92,6 +92,7 @@ mod tests {
             pcpu_count: 2,
             micro_order: vec![1],
             slow: vec![],
+            pinned: vec![],
             isolated: vec![],
             neighbourhoods: vec![],
             smt: false,

@@ -4,7 +4,7 @@ mod capacity;
 pub mod cgroups;
 pub(crate) mod clock;
 pub(crate) mod core_scheduling;
-pub(crate) mod cpu_list;
+pub mod cpu_list;
 pub mod domains;
 pub(crate) mod kvm_modes;
 pub(crate) mod preflight;

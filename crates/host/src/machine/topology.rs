@@ -21,6 +21,8 @@ pub struct Topology {
     pub isolated: Vec<u32>,
     /// Online pCPUs of the normal pool that are too slow to join.
     pub slow: Vec<u32>,
+    /// Online pCPUs that VMs are pinned to, and that don't join for that.
+    pub pinned: Vec<u32>,
     /// Where each online pCPU is, isolated or not.
     pub neighbourhoods: Vec<Neighbourhood>,
     /// Do cores have several threads that are in use?
@@ -80,7 +82,15 @@ impl Topology {
                 cpu_list(&isolated)
             )));
         }
-        Ok(Self { pcpu_count, micro_order, isolated, slow, neighbourhoods, smt, hotplug_seq: 0 })
+        let pinned = Vec::new();
+        Ok(Self { pcpu_count, micro_order, isolated, slow, pinned, neighbourhoods, smt, hotplug_seq: 0 })
+    }
+
+    /// Keeps pCPUs out of the micro pool: those that the operator names, and those that VMs are pinned to.
+    pub fn keep_normal(&mut self, named: &[u32], pinned: &[u32]) {
+        self.micro_order.retain(|cpu| !named.contains(cpu));
+        self.pinned = pinned.iter().copied().filter(|cpu| self.micro_order.contains(cpu)).collect();
+        self.micro_order.retain(|cpu| !pinned.contains(cpu));
     }
 
     /// How many pCPUs the pools have together: all that are online but those that are isolated.
@@ -274,12 +284,23 @@ mod tests {
             micro_order: vec![2, 1],
             isolated: vec![],
             slow: vec![],
+            pinned: vec![],
             smt: false,
             hotplug_seq: 0,
             neighbourhoods: topology.neighbourhoods.clone(),
         };
         assert_eq!(topology, expected);
         assert!(topology.neighbourhoods.iter().map(|near| near.cpu).eq(0..3));
+    }
+
+    #[test]
+    fn pcpus_that_are_named_or_pinned_to_stay_normal() {
+        let mut topology = with_isolated("", "").unwrap();
+        topology.keep_normal(&[7, 1], &[0, 2, 7]);
+        assert_eq!((topology.micro_order, topology.pinned), (vec![6, 5, 4, 3], vec![2]));
+        let mut all = with_isolated("", "").unwrap();
+        all.keep_normal(&[], &[0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(all.micro_order.is_empty(), "no VM loses the pCPU that it was given");
     }
 
     /// Of eight pCPUs, with what the kernel and cpusets isolate.

@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::bpf::counters::sum;
 use crate::guests::kernel_reader::VmKey;
+use crate::guests::pinned::pinned_pcpus;
 use crate::machine::{cgroups, preflight};
 use crate::run::readings::{Counted, exit_line};
 use crate::run::scheduler::{Exit, Scheduler};
@@ -35,7 +36,9 @@ impl Daemon<'_> {
             return Ok(());
         }
         self.drain(output)?;
-        let host = preflight::look_again(&self.host)?;
+        let mut host = preflight::look_again(&self.host)?;
+        // What was named may be gone.
+        host.topology.keep_normal(&self.settings.normal_cpus.0, &pinned_pcpus());
         let mut settings = self.settings.within(host.topology.micro_order.len());
         // Another host: its pCPUs, and the numbers of its VMs, are others.
         settings.trace = None;

@@ -6,9 +6,12 @@ use crate::bpf::kernel_vm::KernelVm;
 use crate::guests::guest_kernels::GuestKernel;
 use crate::guests::kernel_reader::Answer;
 use crate::guests::lines::introduce;
+use crate::guests::pinned::pinned_of;
 use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
+use crate::machine::cpu_list::cpu_list;
 use crate::run::scheduler::Scheduler;
 use crate::run::{Daemon, Output, policies};
+use crate::settings::SchedulerChoice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -75,6 +78,22 @@ impl Daemon<'_> {
         Ok(())
     }
 
+    /// A VM that came later may be pinned to pCPUs of the micro pool. These are chosen at the start.
+    fn say_pinned(&self, vm: &Vm, output: &mut Output<'_>) {
+        let topology = &self.host.topology;
+        let limit = self.settings.within(topology.micro_order.len()).pool_limit(topology.micro_order.len());
+        let micro = &topology.micro_order[..limit.unwrap_or(0) as usize];
+        let cpus: Vec<u32> =
+            pinned_of(vm.kernel_side.pid).into_iter().filter(|cpu| micro.contains(cpu)).collect();
+        if !cpus.is_empty() && self.settings.scheduler == SchedulerChoice::Microslice {
+            let cpus = cpu_list(&cpus);
+            (output.say)(&format!(
+                "{}: it is pinned to CPUs {cpus}, which may be micro-sliced; --normal-cpus {cpus} keeps them for it",
+                vm.name
+            ));
+        }
+    }
+
     /// A new VM: scheduled by its weight from now on, accelerated once its kernel has been read.
     pub(super) fn welcome(
         &mut self,
@@ -102,6 +121,7 @@ impl Daemon<'_> {
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
         policies::begin(&mut vm, self.settings, output);
         self.say_namesakes(&vm, output);
+        self.say_pinned(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
         if let Some(source) = source {
             self.kernels.ask(vm.key(), source);

@@ -29,6 +29,7 @@ use crate::guests::guest_kernels::{GuestKernel, GuestKernels};
 use crate::guests::hint_pages::HintPages;
 use crate::guests::kernel_reader::{KernelReader, VmKey};
 use crate::guests::lines::say_slide;
+use crate::guests::pinned::pinned_pcpus;
 use crate::guests::running::refuse_unknown_names;
 use crate::guests::vms::Vm;
 use crate::interface::{HostStats, VmStats};
@@ -78,7 +79,8 @@ pub struct Output<'o> {
 pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
     settings.check()?;
     let mut kernels = GuestKernels::of(settings.catalogue()?);
-    let host = preflight::check()?;
+    let mut host = preflight::check()?;
+    settings.keep_normal(&mut host.topology, &pinned_pcpus())?;
     settings.pool_limit(host.topology.micro_order.len())?;
     settings.queue_domains(&host.topology)?;
     // Images that the operator named must be good; those that VMMs name may not be.
@@ -199,6 +201,22 @@ impl<'s> Daemon<'s> {
         })
     }
 
+    /// Which pCPUs are never micro-sliced, and why.
+    fn say_who_stays_normal(&self, output: &mut Output<'_>) {
+        let topology = &self.host.topology;
+        let (isolated, pinned, slow) = (&topology.isolated, &topology.pinned, &topology.slow);
+        let has_pool = self.settings.scheduler == SchedulerChoice::Microslice;
+        for (cpus, why, counts) in [
+            (isolated, "are isolated", true),
+            (slow, "are slower than others", has_pool),
+            (pinned, "have threads of VMs pinned to them", has_pool),
+        ] {
+            if counts && !cpus.is_empty() {
+                (output.say)(&format!("CPUs {} {why}: they are never micro-sliced", cpu_list(cpus)));
+            }
+        }
+    }
+
     fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
         let first_line = self.first_line()?;
         (output.say)(&first_line);
@@ -206,14 +224,7 @@ impl<'s> Daemon<'s> {
         if domains.count > 1 {
             (output.say)(&format!("vCPUs wait by {}, in {} domains", domains.kind.name(), domains.count));
         }
-        if !self.host.topology.isolated.is_empty() {
-            let cpus = cpu_list(&self.host.topology.isolated);
-            (output.say)(&format!("CPUs {cpus} are isolated: they are never micro-sliced"));
-        }
-        if !self.host.topology.slow.is_empty() && self.settings.scheduler == SchedulerChoice::Microslice {
-            let cpus = cpu_list(&self.host.topology.slow);
-            (output.say)(&format!("CPUs {cpus} are slower than others: they are never micro-sliced"));
-        }
+        self.say_who_stays_normal(output);
         (output.say)(&kvm_modes::line(&preflight::hints(self.host.vendor)));
         cgroups::of_version_one().into_iter().for_each(|warning| (output.say)(warning));
         if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {

@@ -29,6 +29,7 @@ struct Values {
     urgent_answer_us: Option<u64>,
     micro_cpus: Option<Pool>,
     micro_cpus_limit: Option<u32>,
+    normal_cpus: Option<String>,
     micro_slice_us: Option<u64>,
     boost_percent: Option<u32>,
     slice_us: Option<u64>,
@@ -149,6 +150,10 @@ impl Values {
             let kind = domains::named(&name);
             settings.queue_domain =
                 kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?;
+        }
+        if let Some(list) = self.normal_cpus {
+            settings.normal_cpus =
+                list.parse().map_err(|cause| format!("{}: {cause}", settings.called("normal-cpus")))?;
         }
         if let Some(place) = self.delay_unsafe {
             settings.delay_unsafe =
@@ -425,6 +430,7 @@ mod tests {
             places: settings.places.clone(),
             // Examples: these have no default, or one that depends on the host.
             micro_cpus_limit: Some(3),
+            normal_cpus: settings.normal_cpus.clone(),
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

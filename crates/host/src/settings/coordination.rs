@@ -112,7 +112,7 @@ impl std::fmt::Display for Schemes {
 const KNOBS: [(SchedulerChoice, &[&str]); 2] = [
     (
         SchedulerChoice::Microslice,
-        &["micro-cpus", "micro-cpus-limit", "micro-slice-us", "rules", "patience", "dry-run"],
+        &["micro-cpus", "micro-cpus-limit", "normal-cpus", "micro-slice-us", "rules", "patience", "dry-run"],
     ),
     (
         SchedulerChoice::Coordinated,

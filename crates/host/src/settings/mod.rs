@@ -10,6 +10,7 @@ pub mod vm_policy;
 
 use crate::HostError;
 use crate::interface::VMS_MAX;
+use crate::machine::cpu_list::{CpuList, cpu_list};
 use crate::machine::domains::Domains;
 use crate::machine::topology::Topology;
 use crate::settings::coordination::{Acts, Scheme, Schemes};
@@ -102,6 +103,8 @@ pub struct Settings {
     pub micro_cpus: PoolChoice,
     /// NUM_LIMIT of Algorithm 1; `None`: a quarter of the pCPUs, as the paper's 3 of 12.
     pub micro_cpus_limit: Option<u32>,
+    /// pCPUs that are never micro-sliced.
+    pub normal_cpus: CpuList,
     pub micro_slice_us: u64,
     /// Per cent of the host that a VM may use by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
@@ -165,6 +168,7 @@ impl Default for Settings {
             urgent_answer_us: 100,
             micro_cpus: PoolChoice::Auto,
             micro_cpus_limit: None,
+            normal_cpus: CpuList::default(),
             micro_slice_us: 100,
             boost_percent: 1,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
@@ -241,6 +245,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "delay-unsafe" => "must be kernel, critical or hinted".to_owned(),
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
+        "normal-cpus" => "must be a list of CPUs such as 0-3,8".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
         "weight" => format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end()),
@@ -320,6 +325,20 @@ impl Settings {
     /// Is anything configured for VMs of this name?
     pub fn knows_vm(&self, name: &str) -> bool {
         self.guests.contains_key(name) || self.said_of(name) != VmPolicy::default()
+    }
+
+    /// Keeps the pCPUs out of the micro pool that the operator names, and those that VMs are pinned to.
+    pub fn keep_normal(&self, topology: &mut Topology, pinned: &[u32]) -> Result<(), HostError> {
+        let CpuList(named) = &self.normal_cpus;
+        if let Some(cpu) = named.iter().find(|cpu| **cpu >= topology.pcpu_count) {
+            return Err(HostError::refused(format!(
+                "{} {}: this host has no CPU {cpu}",
+                self.called("normal-cpus"),
+                cpu_list(named)
+            )));
+        }
+        topology.keep_normal(named, pinned);
+        Ok(())
     }
 
     /// By what the host shows of its caches.

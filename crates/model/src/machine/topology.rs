@@ -16,6 +16,13 @@ impl Machine {
         vm.allows(pcpu) && (vm.pinned_round == 0 || vm.pin_of(vcpu) == pcpu)
     }
 
+    /// Whether it may run wherever another one may.
+    pub fn allows_all_of(&self, vcpu: VcpuId, other: VcpuId) -> bool {
+        let is_narrow = |vcpu: VcpuId| self.never_moves || self.vms[self.vcpus[vcpu].vm].is_narrow();
+        let allows = |pcpu| self.allows(vcpu, pcpu) || !self.allows(other, pcpu);
+        !is_narrow(vcpu) || (is_narrow(other) && self.pcpus.ids().all(allows))
+    }
+
     /// The one pCPU that it may run on, if it is one.
     pub fn only_pcpu(&self, vcpu: VcpuId) -> Option<PcpuId> {
         let vm = &self.vms[self.vcpus[vcpu].vm];

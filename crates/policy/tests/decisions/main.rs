@@ -14,4 +14,5 @@ mod pool_size;
 mod queue_domain;
 mod replay;
 mod urgent_events;
+mod vm_owner;
 mod worth_helping;

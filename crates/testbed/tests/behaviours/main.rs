@@ -36,6 +36,7 @@ mod other_hosts {
     mod beside_vms;
     mod host_kernels;
     mod intel;
+    mod kvm_types;
     mod monitoring;
     mod observe;
     mod package;

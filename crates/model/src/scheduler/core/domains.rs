@@ -6,7 +6,7 @@
 //! | it has one | of the next few domains the one furthest behind, if the policy lets its first go before |
 //! | a pCPU is asked to come for one | it waits in that pCPU's domain from then on (`FairShare::bring`) |
 
-use super::{Account, FairShare, Hooks};
+use super::{Account, FairShare, Hooks, LOOK_MAX};
 use crate::ids::{DomainQueueId, IdVec, PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
@@ -174,9 +174,10 @@ impl<H: Hooks> FairShare<H> {
         others.any(|domain| self.first_of(machine, domain, pcpu).is_some())
     }
 
-    /// Of all that wait by virtual time, wherever, the first.
-    pub(super) fn first_of_all(&self) -> Option<VcpuId> {
+    /// Of all that wait by virtual time, wherever, the first that counts.
+    pub(super) fn first_of_all(&self, counts: impl Fn(VcpuId) -> bool) -> Option<VcpuId> {
         let occupied = self.occupied.span(DomainQueueId::new(0), self.queues.next_id());
-        occupied.filter_map(|queue| self.queues[queue].ordered.first()).min().map(|first| first.vcpu)
+        let first = |queue| self.queues[queue].ordered.iter().take(LOOK_MAX).find(|first| counts(first.vcpu));
+        occupied.filter_map(first).min().map(|first| first.vcpu)
     }
 }

@@ -313,10 +313,10 @@ impl<H: Hooks> Core for FairShare<H> {
         self.usable[pcpu] && !self.turns[pcpu].was_woken && self.on_turn(machine, pcpu).is_some()
     }
 
-    /// Clocks of vCPUs that may run on some pCPUs only say nothing about the others.
+    /// Of those that could have what it takes, wherever it takes it: clocks of vCPUs that may run on fewer
+    /// pCPUs say nothing about the others.
     fn is_ahead_of_waiting_vcpus(&self, machine: &Machine, vcpu: VcpuId) -> bool {
-        let is_narrow = |vcpu: VcpuId| machine.vms[machine.vcpus[vcpu].vm].is_narrow();
-        let first = self.first_of_all().filter(|&first| !is_narrow(first) && !is_narrow(vcpu));
+        let first = self.first_of_all(|waiter| machine.allows_all_of(waiter, vcpu));
         first.is_some_and(|first| self.is_of_vm_ahead(vcpu, first))
     }
 

@@ -5,6 +5,7 @@ use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
+use microslice_policy::{BoostedObservation, YieldHeirObservation};
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 
@@ -101,6 +102,7 @@ impl<H: Hooks> FairShare<H> {
         debug_assert_eq!(self.accounts[vcpu].place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
         self.came += 1;
         let turn = if first { -(self.came as i64) } else { self.came as i64 };
+        self.accounts[vcpu].queued_at_ns = machine.now_ns;
         self.put(machine, Place::Boosted(queue, Boosted { turn, vcpu }));
     }
 
@@ -171,6 +173,16 @@ impl<H: Hooks> FairShare<H> {
         if shared.is_empty() && own.is_empty() {
             return None;
         }
+        let waits_since = |first: Option<&Boosted>| first.map_or(0, |it| self.accounts[it.vcpu].queued_at_ns);
+        let first = shared.iter().take(LOOK_MAX).find(|boosted| machine.allows(boosted.vcpu, pcpu));
+        let seen = BoostedObservation {
+            now_ns: machine.now_ns,
+            first_since_ns: waits_since(first),
+            bound_since_ns: waits_since(own.first()),
+        };
+        if policy::first_boosted_is_due(&self.rules, &seen) {
+            return first.map(|first| first.vcpu);
+        }
         let boosted = || merged(shared, own).map(|boosted| boosted.vcpu);
         let own = boosted().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));
         own.or_else(|| boosted().find(|&vcpu| machine.allows(vcpu, pcpu)))
@@ -220,6 +232,16 @@ impl<H: Hooks> FairShare<H> {
             Place::Boosted(..) | Place::Ordered(..) => machine.allows(vcpu, pcpu) && clocks_let_it(),
             Place::Nowhere | Place::Local(_) => false,
         }
+    }
+
+    /// Whether an heir that waits may run there.
+    pub fn may_come(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
+        let is_queued = matches!(self.accounts[heir].place, Place::Boosted(..) | Place::Ordered(..));
+        let seen = YieldHeirObservation {
+            is_queued: is_queued.into(),
+            affinity_allows: machine.allows(heir, pcpu).into(),
+        };
+        policy::heir_may_come(&seen)
     }
 
     fn may_go_before(&self, first: &Waiter, account: &Account) -> bool {
