@@ -22,6 +22,16 @@
 
 #define HEIR_REST_NS 1000000ull
 #define HEIR_REST_DOUBLINGS 4u /* up to 16 ms */
+/* A waiter that can't go on exits within a pause-loop window. One that ran for longer had the lock. */
+#define HEIR_WAIT_SEEN_NS 30000ull
+
+/* What came of the last trial. */
+enum heir_trial {
+	HEIR_TRIAL_NONE = 0, /* it isn't over yet, or there was none since the last look */
+	HEIR_TRIAL_IN_VAIN = 1,
+	HEIR_TRIAL_FOUND = 2, /* its vCPU was seen elsewhere than in its wait */
+	HEIR_TRIAL_COUNT = 3,
+};
 
 /* The state of a VM, zero at first. */
 struct heir_state {
@@ -36,7 +46,7 @@ struct heir_observation {
 	u32 waiter_count; /* siblings for which sibling_may_be_heir() holds */
 	u32 holder_count; /* siblings for which sibling_may_hold() holds */
 	u32 helped_count; /* siblings that help is on its way to, or in */
-	u32 reserved;
+	enum heir_trial trial;
 };
 
 enum heir_decision {
@@ -70,27 +80,24 @@ POLICY u32 sibling_may_hold(u32 state, u32 count, u32 guest_class)
 	return held == HELD_PREEMPTION || held == HELD_UNKNOWN;
 }
 
-POLICY u32 decide_on_heir(const struct heir_state *state, const struct heir_observation *seen)
+/* What came of a trial whose vCPU was last seen in this class, and has run for so long since. */
+POLICY u32 heir_trial_of(u32 guest_class, u64 ran_ns)
 {
-	if (!seen->waiter_count)
-		return HEIR_NO_WAITER;
-	if (seen->holder_count)
-		return HEIR_HELD;
-	if (seen->helped_count)
-		return HEIR_UNDER_WAY;
-	return (s64)(seen->now_ns - state->rest_until_ns) < 0 ? HEIR_RESTS : HEIR_TRY;
+	return guest_class != GUEST_CLASS_LOCK_WAITER || ran_ns > HEIR_WAIT_SEEN_NS ? HEIR_TRIAL_FOUND
+										    : HEIR_TRIAL_IN_VAIN;
 }
 
-/* Returns the state after a trial: `found` if its vCPU was seen elsewhere than in its wait. */
-POLICY struct heir_state heir_state_after(const struct heir_state *state, const struct heir_observation *seen,
-					  u32 found)
+/* Returns the state of a VM of which this is seen. */
+POLICY struct heir_state heir_state_after(const struct heir_state *state, const struct heir_observation *seen)
 {
 	struct heir_state next = {};
 	u32 doublings;
 
-	if (found)
+	if (seen->trial == HEIR_TRIAL_FOUND)
 		return next;
 	next = *state;
+	if (seen->trial != HEIR_TRIAL_IN_VAIN)
+		return next;
 	next.tried++;
 	if (next.tried <= seen->waiter_count)
 		return next;
@@ -99,6 +106,27 @@ POLICY struct heir_state heir_state_after(const struct heir_state *state, const 
 	next.vain_rounds = doublings < HEIR_REST_DOUBLINGS ? next.vain_rounds + 1 : next.vain_rounds;
 	next.tried = 0;
 	return next;
+}
+
+struct heir_step {
+	struct heir_state state; /* from now on */
+	enum heir_decision decision;
+	u32 reserved;
+};
+
+POLICY struct heir_step decide_on_heir(const struct heir_state *state, const struct heir_observation *seen)
+{
+	struct heir_step step = {.state = heir_state_after(state, seen), .decision = HEIR_TRY};
+
+	if (!seen->waiter_count)
+		step.decision = HEIR_NO_WAITER;
+	else if (seen->holder_count)
+		step.decision = HEIR_HELD;
+	else if (seen->helped_count)
+		step.decision = HEIR_UNDER_WAY;
+	else if ((s64)(seen->now_ns - step.state.rest_until_ns) < 0)
+		step.decision = HEIR_RESTS;
+	return step;
 }
 
 #endif

@@ -25,7 +25,7 @@
 #include "urgent_events.h"
 #include "worth_helping.h"
 
-#define RECORD_VERSION 18u
+#define RECORD_VERSION 19u
 /* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 
@@ -51,7 +51,8 @@ enum record_kind {
 	RECORD_CANDIDATE = 18,
 	RECORD_HELP = 19,
 	RECORD_HELD = 20,
-	RECORD_KIND_COUNT = 21,
+	RECORD_HEIR = 21,
+	RECORD_KIND_COUNT = 22,
 };
 
 struct classify_record {
@@ -192,6 +193,12 @@ struct held_record {
 	struct count_decision decision;
 };
 
+struct heir_record {
+	struct heir_state state;
+	struct heir_observation seen;
+	struct heir_step decision;
+};
+
 /* Holds no state: steps are replayed in order, from an empty state. */
 struct pool_size_record {
 	struct pool_size_config config;
@@ -225,6 +232,7 @@ struct record {
 		struct candidate_record candidate;
 		struct help_record help;
 		struct held_record held;
+		struct heir_record heir;
 	};
 };
 

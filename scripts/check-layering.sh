@@ -30,7 +30,7 @@ done
 # Folders of a crate, in order: each uses only those before it, and those with commas between don't use each
 # other.
 declare -A folders=(
-    [host]="machine shares settings bpf guests output run,beside,observe"
+    [host]="machine shares settings bpf guests output run,beside,observe trial"
 )
 for crate in "${!folders[@]}"; do
     mapfile -t sources < <(find "crates/$crate/src" -name '*.rs')

@@ -6,10 +6,33 @@
 #define BPF_HINTS_H
 
 #include "bpf/core/observe.bpf.h"
+#include "bpf/mechanisms/heirs.bpf.h"
 #include "bpf/mechanisms/passes.bpf.h"
 #include "bpf/mechanisms/patience.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
 #include "bpf/mechanisms/worth_helping.bpf.h"
+
+/*
+ * Somebody of the VM may wait for a lock; `has_stopped`: a vCPU of it has just stopped. True if help is on
+ * its way to a stopped waiter. Not static: see maps.bpf.h.
+ */
+__noinline int ask_for_heir(u32 vm_slot, u32 has_stopped)
+{
+	struct vm *vm = vm_at(vm_slot);
+	u32 heir;
+
+	if (!vm || worth_helping_in(vm)->state.is_off)
+		return 0;
+	heir = next_heir(vm_slot);
+	if (!heir)
+		return 0;
+	if (has_stopped)
+		count_urgent(urgent_event_of_stop(CAUSE_HEIR));
+	if (!micro_pcpus_for(vm) || !request_acceleration(heir - 1, CAUSE_HEIR, 0))
+		return 0;
+	heir_is_tried(heir - 1);
+	return 1;
+}
 
 /* The vCPU whose thread this is gives up its pCPU, or is about to. */
 __noinline int on_yield(u32 cause)
@@ -51,8 +74,13 @@ __noinline int on_yield(u32 cause)
 		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
 		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
 	}
+	if (cause == YIELD_PLE)
+		self->guest_class = seen.guest_class;
 	if (decision.scope != PASS_NONE)
 		make_pass(vm, self->vm, slot, self->index_in_vm + 1, VCPUS_PER_VM_MAX, &decision);
+	if (decision.scope == PASS_ONE_CRITICAL && !passes_in(vm)->helped_count &&
+	    ask_for_heir(self->vm, false))
+		passes_in(vm)->helped_count++;
 	/* Before the VM is given to another pass, which counts anew. */
 	decide_spinner(self, slot, cause, decision.scope != PASS_NONE ? vm : NULL, decision.scope,
 		       decision.reason);

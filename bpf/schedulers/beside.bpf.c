@@ -12,6 +12,7 @@
 #include "bpf/core/pass_claim.bpf.h"
 #include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
+#include "bpf/mechanisms/heirs.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -20,11 +21,13 @@ char _license[] SEC("license") = "GPL";
 struct beside_vcpu {
 	struct vcpu core;
 	struct boost_vcpu boost;
+	struct heirs_vcpu heirs;
 };
 
 struct beside_vm {
 	struct vm core;
-	struct boost_vm boost;
+	struct heirs_vm heirs;
+	struct boost_vm boost; /* last: its counters are found from the end */
 };
 
 struct vcpus_map {
@@ -61,6 +64,16 @@ static __always_inline struct boost_vm *boosts_in(const struct vm *vm)
 	return &((struct beside_vm *)vm)->boost;
 }
 
+static __always_inline struct heirs_vcpu *heirs_of(const struct vcpu *vcpu)
+{
+	return &((struct beside_vcpu *)vcpu)->heirs;
+}
+
+static __always_inline struct heirs_vm *heirs_in(const struct vm *vm)
+{
+	return &((struct beside_vm *)vm)->heirs;
+}
+
 /* ---- Coming and going ---- */
 
 HOOK void on_vm_joins(struct vm *vm)
@@ -70,6 +83,7 @@ HOOK void on_vm_joins(struct vm *vm)
 
 	boosts_in(vm)->pass_until_ns = 0;
 	boosts_in(vm)->clock_ns = 0;
+	*heirs_in(vm) = (struct heirs_vm){};
 	if (!gone)
 		return;
 	bpf_for (word, 0, sizeof(struct boost_stats) / sizeof(u64)) {
@@ -96,6 +110,7 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 
+	*heirs_of(vcpu) = (struct heirs_vcpu){};
 	*boost_of(vcpu) = (struct boost_vcpu){.start_ns = p->start_boottime,
 					      .running_since_ns = bpf_ktime_get_ns(),
 					      .is_real_time = is_real_time(p),
@@ -109,6 +124,7 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	u32 slot = tctx ? tctx->vcpu - 1 : VCPUS_MAX;
 
+	heir_runs(vcpu);
 	miss_boost(vcpu, VCPU_BLOCKED, BOOST_MISS_GONE);
 	if (vcpu->state == VCPU_MICRO) {
 		end_boost(vcpu, slot, VCPU_BLOCKED, MICRO_SLICE_BLOCKED, bpf_ktime_get_ns());
@@ -171,6 +187,16 @@ __noinline int make_pass(u32 vm_slot, u32 self, u32 first, u32 scope, u32 cause)
 	return 0;
 }
 
+/* Somebody of the VM may wait for a lock. Not static: see ask_for_boost(). */
+__noinline int ask_for_heir(u32 vm_slot)
+{
+	u32 heir = next_heir(vm_slot);
+
+	if (heir && ask_for_boost(heir - 1, CAUSE_HEIR, 0))
+		heir_is_tried(heir - 1);
+	return 0;
+}
+
 /* The vCPU whose thread this is gives up its pCPU, or is about to. */
 __noinline int on_yield(u32 cause)
 {
@@ -199,8 +225,12 @@ __noinline int on_yield(u32 cause)
 	RECORD(RECORD_YIELD, tctx->vcpu - 1, yield, {.seen = seen, .decision = decision});
 	if (decision.reason < YIELD_REASON_COUNT)
 		COUNT(stats->yields[cause][decision.reason]);
+	if (cause == YIELD_PLE)
+		self->guest_class = seen.guest_class;
 	if (decision.scope != PASS_NONE)
 		make_pass(self->vm, tctx->vcpu - 1, self->index_in_vm + 1, decision.scope, decision.cause);
+	if (decision.scope == PASS_ONE_CRITICAL)
+		ask_for_heir(self->vm);
 	if (claimed)
 		give_pass_back(&boosts_in(vm)->pass_until_ns, now);
 	return 0;
@@ -266,6 +296,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	vcpu->runnable_at_ns = now;
 	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
 	boost_of(vcpu)->stopped_on = bpf_get_smp_processor_id();
+	heir_stops(vcpu, now - boost_of(vcpu)->running_since_ns);
 	if (stats) {
 		ADD(stats->ran_ns, now - boost_of(vcpu)->running_since_ns);
 		if (runnable && class < GUEST_CLASS_COUNT) {
@@ -279,6 +310,8 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 		vcpu->state = runnable ? VCPU_RUNNABLE : VCPU_BLOCKED;
 		if (runnable && is_needed_holder(vcpu))
 			ask_for_boost(slot, CAUSE_HOLDER, 0);
+		else
+			ask_for_heir(vcpu->vm);
 		return;
 	}
 	/* Interrupted by the helper, or by a task that is more real-time than it: it goes on. */
@@ -287,6 +320,8 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	boost_of(vcpu)->is_real_time = 0;
 	if (end_with_turn(slot, runnable))
 		ask_for_boost(slot, boost_of(vcpu)->cause, boost_of(vcpu)->vector);
+	else
+		ask_for_heir(vcpu->vm);
 }
 
 static __always_inline void starts_running(struct task_struct *p, u64 now)
@@ -305,6 +340,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 		COUNT(stats->wait_to_run_us[bucket]);
 	boost_of(vcpu)->running_since_ns = now;
 	boost_of(vcpu)->runs_on_since_ns = now;
+	heir_runs(vcpu);
 	vcpu->yielded = 0;
 	vcpu->preempted = 0;
 	if (vcpu->state == VCPU_MICRO)

@@ -7,6 +7,7 @@
  *   passes          siblings of a waiter         -> requests
  *   request         requests                     -> pCPUs that pull
  *   woken           woken vCPUs that wait        -> requests
+ *   heirs           stopped waiters, if nobody of their VM holds anything -> requests
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
  *   lending         micro pCPUs that nobody asks for
@@ -17,6 +18,7 @@
 #define BPF_MICROSLICE_H
 
 #include "bpf/core/callbacks.bpf.h"
+#include "bpf/mechanisms/heirs.bpf.h"
 #include "bpf/mechanisms/hints.bpf.h"
 #include "bpf/mechanisms/home_slices.bpf.h"
 #include "bpf/mechanisms/micro_turns.bpf.h"
@@ -27,6 +29,7 @@ struct microslice_vcpu {
 	struct vcpu core;
 	struct directed_yield_vcpu directed_yield;
 	struct delay_preemption_vcpu delay_preemption;
+	struct heirs_vcpu heirs;
 	struct lending_vcpu lending;
 	struct patience_vcpu patience;
 	struct request_vcpu request;
@@ -35,6 +38,7 @@ struct microslice_vcpu {
 
 struct microslice_vm {
 	struct vm core;
+	struct heirs_vm heirs;
 	struct passes_vm passes;
 	struct patience_vm patience;
 	struct request_vm request;
@@ -85,10 +89,12 @@ struct pcpus_map {
 
 STATE(directed_yield, directed_yield_of, vcpu)
 STATE(delay_preemption, delay_of, vcpu)
+STATE(heirs, heirs_of, vcpu)
 STATE(lending, lending_of, vcpu)
 STATE(patience, patience_of, vcpu)
 STATE(request, request_of, vcpu)
 STATE(woken, woken_of, vcpu)
+STATE(heirs, heirs_in, vm)
 STATE(passes, passes_in, vm)
 STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
@@ -106,6 +112,7 @@ STATE(woken, woken_on, pcpu)
 
 HOOK void on_vm_joins(struct vm *vm)
 {
+	*heirs_in(vm) = (struct heirs_vm){};
 	passes_in(vm)->until_ns = 0;
 	*patience_in(vm) = (struct patience_vm){};
 	*request_in(vm) = (struct request_vm){};
@@ -116,6 +123,7 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
 	*directed_yield_of(vcpu) = (struct directed_yield_vcpu){};
 	*delay_of(vcpu) = (struct delay_preemption_vcpu){};
+	*heirs_of(vcpu) = (struct heirs_vcpu){};
 	*lending_of(vcpu) = (struct lending_vcpu){};
 	*patience_of(vcpu) = (struct patience_vcpu){};
 	*request_of(vcpu) = (struct request_vcpu){};
@@ -124,6 +132,7 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 
 HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 {
+	heir_runs(vcpu);
 	fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED);
 	end_acceleration(vcpu, VCPU_BLOCKED, MICRO_SLICE_BLOCKED);
 	woken_of(vcpu)->cause = 0;
@@ -218,6 +227,8 @@ HOOK void on_wait(struct task_struct *p, struct vcpu *vcpu, u32 slot)
 HOOK void on_queued(struct vcpu *vcpu, u32 slot)
 {
 	resume_request(vcpu, slot);
+	if (vcpu->state == VCPU_RUNNABLE)
+		ask_for_heir(vcpu->vm, true);
 }
 
 /* The mechanism that asked for it is told so; none may ask until it is released. */
@@ -242,12 +253,14 @@ HOOK void on_block(struct vcpu *vcpu)
 	woken_of(vcpu)->cause = 0;
 	if (!fail_request(vcpu, VCPU_BLOCKED, FAILURE_BLOCKED))
 		end_acceleration(vcpu, VCPU_BLOCKED, RETURN_NEVER_RAN);
+	ask_for_heir(vcpu->vm, true);
 }
 
 /* ---- A turn begins and ends ---- */
 
 HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 {
+	heir_runs(vcpu);
 	lending_of(vcpu)->called_back = 0;
 	patience_begins(vcpu);
 	directed_yield_of(vcpu)->heir = 0;
@@ -297,8 +310,12 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 static __always_inline void ask_for_holder(struct vcpu *vcpu)
 {
 	const struct vm *vm = vm_at(vcpu->vm);
+	bool is_needed =
+	    vcpu->preempted && is_needed_holder(vcpu) && vm && !worth_helping_in(vm)->state.is_off;
 
-	request_of(vcpu)->retry = vcpu->preempted && is_needed_holder(vcpu) && vm && micro_pcpus_for(vm);
+	request_of(vcpu)->retry = is_needed && micro_pcpus_for(vm);
+	if (is_needed)
+		count_urgent(urgent_event_of_stop(CAUSE_HOLDER));
 	if (!request_of(vcpu)->retry)
 		return;
 	request_of(vcpu)->cause = CAUSE_HOLDER;
@@ -310,6 +327,7 @@ HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 	delay_of(vcpu)->interrupted =
 	    vcpu->preempted && !delay_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
 	patience_of(vcpu)->keeps_spinning = 0;
+	heir_stops(vcpu, ran_ns);
 	/* It has left the halt (one byte long) that it waited for a lock in. */
 	if (vcpu->rip - woken_of(vcpu)->lock_halt_rip > 1)
 		woken_of(vcpu)->lock_halt_rip = 0;

@@ -3,6 +3,7 @@
 #include "loads.h"
 #include "stats.h"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #define COMPUTE_ITERATIONS 100000
 #define DISCARDER_ITERATIONS 2000
 #define LOCKS_PER_ROUND 16
+#define OBJECT_PAGES 16
 /*
  * Of the threads that only compute and lock: more than half of their time, so that some are preempted with
  * the lock held.
@@ -283,6 +286,49 @@ void load_worker(int count)
 {
 	for (int i = 0; i < count; i++)
 		start_thread(worker, 0, i % vcpu_count());
+}
+
+/* What a compiler asks of its kernel: memory of its own, and a file that it writes and reads. */
+static void compile(long number)
+{
+	char path[32], page[PAGE] = {}, *memory;
+	int fd;
+
+	memory = mmap(NULL, OBJECT_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	snprintf(path, sizeof(path), "/object-%ld", number);
+	fd = open(path, O_CREAT | O_RDWR | O_TRUNC | O_CLOEXEC, 0600);
+	if (memory == MAP_FAILED || fd < 0)
+		_exit(1);
+	for (int at = 0; at < OBJECT_PAGES; at++) {
+		memory[at * PAGE] = at;
+		if (pwrite(fd, page, PAGE, at * PAGE) != PAGE || pread(fd, page, PAGE, at * PAGE) != PAGE)
+			_exit(1);
+	}
+	compute(WORKER_ITERATIONS);
+	unlink(path);
+	_exit(0);
+}
+
+static void builder(long number)
+{
+	for (;;) {
+		pid_t child = fork();
+		int status = 1;
+
+		if (!child)
+			compile(number);
+		if (child < 0 || waitpid(child, &status, 0) != child || status) {
+			report("{\"error\":\"a process to build with\"}");
+			return;
+		}
+		count_work(WORKER, 1);
+	}
+}
+
+void load_build(int count)
+{
+	for (int i = 0; i < count; i++)
+		start_thread(builder, i, i % vcpu_count());
 }
 
 static void locking_worker(long argument)

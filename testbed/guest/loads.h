@@ -48,6 +48,8 @@ void load_lock(int count);
 void load_wake(int count);
 /* `count` threads of one process, each: compute, unmap memory, take the contended lock. */
 void load_worker(int count);
+/* `count` threads that fork processes one after the other, each of which touches memory and writes a file. */
+void load_build(int count);
 /*
  * One thread wakes up every 50 ms, unmaps, write-protects and has a memory barrier done, as a garbage
  * collector's does; `count - 1` siblings on the other vCPUs compute and take the contended lock.

@@ -3,7 +3,7 @@
  * The testbed's guest: the init process of an unmodified kernel, and the loads that it runs.
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
- *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker collector pingpong
+ *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker build collector pingpong
  *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count:
  *                             a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture
  *                             and locks)
@@ -146,6 +146,7 @@ static const struct {
     {"lock", load_lock, 0, 1},
     {"wake", load_wake, 1, 1},
     {"worker", load_worker, 0, 1},
+    {"build", load_build, 0, 1},
     {"collector", load_collector, 0, 1},
     {"pingpong", load_pingpong, 1, 1},
     {"heartbeat", load_heartbeat, 1, 0},

@@ -110,7 +110,8 @@ static void hold(struct lab_shared *shared)
 		hold_without_a_name(shared->hold);
 }
 
-LISTED void ticket_spin_lock(struct lab_shared *shared, struct lab_vcpu *self)
+/* Where kernels without queued locks wait for one. */
+LISTED void _raw_spin_lock(struct lab_shared *shared, struct lab_vcpu *self)
 {
 	uint32_t mine = __atomic_fetch_add(&shared->ticket_next, 1, __ATOMIC_SEQ_CST);
 
@@ -152,7 +153,7 @@ static void lock_round(struct lab_shared *shared, struct lab_vcpu *self)
 	if (is_queued)
 		native_queued_spin_lock_slowpath(shared, self);
 	else
-		ticket_spin_lock(shared, self);
+		_raw_spin_lock(shared, self);
 	count(self, LAB_LOCK, now() - since);
 	hold(shared);
 	if (is_queued)

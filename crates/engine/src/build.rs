@@ -1,10 +1,13 @@
 //! From a configuration to a simulation at time 0: names become numbers, and what makes no sense is refused.
 
 use crate::SimError;
+use crate::cpu_limits::CpuLimits;
+use crate::guest::eevdf::{ThreadClocks, base_slice_ns};
+use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
-use crate::guest::{GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{Beside, GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
@@ -14,9 +17,12 @@ use crate::simulation::{HostTicks, KernelTimes, Simulation, Slots, Vm, Workload}
 use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
-use microslice_model::config::{LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, VmConfig, Wait};
+use microslice_model::config::{
+    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, ThreadScheduler,
+    VmConfig, Wait,
+};
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
-use microslice_model::ids::{IdVec, LockId, SymbolId, VcpuId, VmId, WorkloadId};
+use microslice_model::ids::{IdVec, LockId, PcpuId, SymbolId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{HostVm, Machine};
 use microslice_model::random::{Random, Samplers};
 use microslice_model::scheduler;
@@ -48,6 +54,9 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
     if config.host.kvm.is_some() && config.scheduler.is_xen_prototype() {
         return Err(bad("host.kvm", "this policy is a prototype in Xen: leave [kvm] out of the host"));
     }
+    if let Some((key, cause)) = config.host.misfit().filter(|_| config.host.smt_threads > 0) {
+        return Err(bad(format!("host.{key}"), cause));
+    }
     let smt = (config.host.smt_threads, config.host.smt_busy_speed_permille);
     if smt.0 == 0 || !(100..=1000).contains(&smt.1) {
         return Err(bad("host", "smt_threads is at least 1, smt_busy_speed 10 % to 100 %"));
@@ -66,10 +75,10 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
         let limit = microslice_policy::POOL_LIMIT_MAX;
         return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
     }
-    config.vms.iter().try_for_each(|vm| validate_vm(vm, pcpus, pcpus - most))
+    config.vms.iter().try_for_each(|vm| validate_vm(vm, pcpus))
 }
 
-fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), SimError> {
+fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
     let place = format!("vm {}", vm.name);
     if vm.vcpus == 0 {
         return Err(bad(place, "it has no vCPUs"));
@@ -80,8 +89,11 @@ fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), S
     if let Some(pcpu) = vm.affinity.iter().find(|&&pcpu| pcpu >= pcpus) {
         return Err(bad(place, format!("affinity names pCPU {pcpu}; there are {pcpus}")));
     }
-    if !vm.affinity.is_empty() && vm.affinity.iter().all(|&pcpu| pcpu >= normal_pcpus) {
-        return Err(bad(place, "affinity leaves it no pCPU that is never micro-sliced"));
+    if let Some(pcpu) = vm.pins.iter().find(|&&pcpu| pcpu >= pcpus) {
+        return Err(bad(place, format!("a vCPU is pinned to pCPU {pcpu}; there are {pcpus}")));
+    }
+    if !vm.pins.is_empty() && vm.pins.len() != vm.vcpus {
+        return Err(bad(place, format!("{} pins for {} vCPUs", vm.pins.len(), vm.vcpus)));
     }
     if vm.kernel.tick_hz == 0 || vm.kernel.tick_hz > 10_000 {
         return Err(bad(place, format!("tick_hz is {}; it must be 1 to 10000", vm.kernel.tick_hz)));
@@ -111,13 +123,13 @@ fn validate_vm(vm: &VmConfig, pcpus: usize, normal_pcpus: usize) -> Result<(), S
 impl<'a> Simulation<'a> {
     pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
         validate(config)?;
-        let normal = config.host.pcpus - config.scheduler.most_micro_pcpus();
-        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus, normal)).collect();
+        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
         let mut machine = Machine::new(&config.host, host_vms);
         let scheduler =
             scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
-        let slots = Slots::new(config.host.pcpus, threads, config.vms.len());
+        let cpu_limits = CpuLimits::new(config, &machine);
+        let slots = Slots::new(config.host.pcpus, threads, config.vms.len(), cpu_limits.count());
         let exit_ns = config.host.costs.exit_ns;
         let mut simulation = Self {
             config,
@@ -128,6 +140,7 @@ impl<'a> Simulation<'a> {
             slots,
             costs: config.host.costs.clone(),
             smt: Smt::new(&config.host),
+            cpu_limits,
             halt_polling: HaltPolling::new(config.host.kvm.as_ref(), machine.vcpus.len()),
             pause_loops: PauseLoops::new(&config.host.ple, exit_ns),
             why: IdVec::of(StopReason::Preempted, config.host.pcpus),
@@ -149,10 +162,17 @@ impl<'a> Simulation<'a> {
             within_step: VcpuId::NONE,
             measured: Measurements::new(),
             times_guests: config.guest_times,
+            is_modern: config.vms.iter().any(|vm| is_modern(&vm.kernel)),
+            thread_clocks: ThreadClocks::default(),
+            wake_lists: IdVec::new(),
             holds_vary: config.vms.iter().any(|vm| vm.kernel.listed_holds_percent < 100),
             modes: IdVec::new(),
         };
         simulation.modes = IdVec::of(Mode::default(), simulation.guest.len());
+        if simulation.is_modern {
+            simulation.thread_clocks = ThreadClocks::new(simulation.guest.len(), threads);
+            simulation.wake_lists = simulation.guest.iter().map(|_| Vec::new()).collect();
+        }
         for vm in &config.vms {
             simulation.add_vm(vm)?;
         }
@@ -313,12 +333,15 @@ impl<'a> Simulation<'a> {
             .ok_or_else(|| bad(place, format!("{:?} has no function {symbol:?}", vm.kernel.symbols)))?;
         let rules = kind.rules();
         let spin_symbol = functions.fixed.spin_in(rules.spins_in);
-        let spin_queue = || {
-            Box::new(SpinQueue {
+        let beside = || match rules.wait {
+            Wait::SpinOrSleep => Some(Box::new(Beside::Spinners(SpinQueue {
                 vcpus: Default::default(),
                 first_symbol: spin_symbol,
                 queued_symbol: functions.fixed.spin_for_turn,
-            })
+                hands_off: false,
+            }))),
+            Wait::StealOrHalt => Some(Box::new(Beside::Stealers(Stealers::default()))),
+            _ => None,
         };
         let statistics = self.measured.add_locks(number, name);
         names.push(LockName {
@@ -343,15 +366,14 @@ impl<'a> Simulation<'a> {
                 owner: Holder::NONE,
                 acquisitions: 0,
                 waiters: Default::default(),
-                spinners: (rules.wait == Wait::SpinOrSleep).then(spin_queue),
+                beside: beside(),
             });
         }
         Ok(())
     }
 }
 
-/// `normal`: so many pCPUs, the first ones, are never micro-sliced.
-fn host_vm(vm: &VmConfig, pcpus: usize, normal: usize) -> HostVm {
+fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     let affinity = if vm.affinity.is_empty() {
         Vec::new()
     } else {
@@ -359,15 +381,29 @@ fn host_vm(vm: &VmConfig, pcpus: usize, normal: usize) -> HostVm {
     };
     let mut host_vm = HostVm::new(vm.vcpus as u32, vm.weight, affinity);
     host_vm.knobs = vm.knobs;
-    host_vm.pinned_round = if vm.pinned { normal as u32 } else { 0 };
+    host_vm.pins = vm.pins.iter().map(|&pcpu| PcpuId::from_index(pcpu)).collect();
     host_vm
+}
+
+fn thread_slice_ns(kernel: &GuestKernelConfig, vcpus: usize) -> u64 {
+    match kernel.thread_scheduler {
+        ThreadScheduler::Fifo => kernel.thread_slice_ns,
+        ThreadScheduler::Eevdf => base_slice_ns(kernel.thread_slice_ns, vcpus),
+    }
+}
+
+/// Whether a guest has anything that costs time where nobody has it.
+fn is_modern(kernel: &GuestKernelConfig) -> bool {
+    kernel.thread_scheduler == ThreadScheduler::Eevdf || kernel.features != KernelFeatures::default()
 }
 
 fn kernel_times(vm: &VmConfig, pv_spin_ns: u64) -> KernelTimes {
     let kernel = &vm.kernel;
     KernelTimes {
         tick_ns: 1_000_000_000 / u64::from(kernel.tick_hz),
-        thread_slice_ns: kernel.thread_slice_ns,
+        thread_slice_ns: thread_slice_ns(kernel, vm.vcpus),
+        is_eevdf: kernel.thread_scheduler == ThreadScheduler::Eevdf,
+        features: kernel.features,
         pv_spin_ns,
         yield_spin_ns: kernel.yield_spin_ns,
         call_function_ns: kernel.call_function_handler_ns,

@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod build;
+mod cpu_limits;
 mod guest;
 mod halt_polling;
 mod measurements;

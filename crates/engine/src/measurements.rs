@@ -46,6 +46,8 @@ pub struct VmCounters {
     pub tlb_sync: Histogram,
     /// From a thread's wake-up until it runs.
     pub wake_waits: Histogram,
+    /// For how long vCPUs rested because of `cpu.max`, all together.
+    pub throttled_ns: u64,
     /// From when a thread's timer was due until it runs.
     pub timer_lateness: Histogram,
     pub barrier_waits: BarrierWaits,
@@ -180,6 +182,11 @@ impl Measurements {
     #[inline]
     pub fn shootdown_took(&mut self, vm: VmId, waited_ns: u64) {
         self.vms[vm].tlb_sync.record(waited_ns);
+    }
+
+    /// A vCPU of the VM rested from then until now, because of `cpu.max`.
+    pub fn rested(&mut self, vm: VmId, now_ns: u64, since_ns: u64) {
+        self.vms[vm].throttled_ns += now_ns - since_ns.max(self.since_ns()).min(now_ns);
     }
 
     /// A thread of the VM runs that slept, so long after the end of its sleep was due.

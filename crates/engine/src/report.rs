@@ -57,6 +57,8 @@ pub struct VmReport {
     /// The waits for spinlocks as the guest itself sees them.
     pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
+    /// For how long vCPUs rested because of `cpu.max`, all together; `None`: it has none.
+    pub throttled_ns: Option<u64>,
     /// From a thread's wake-up until it runs.
     pub wake_waits: Histogram,
     /// From when a sleeping thread's timer was due, or its I/O done, until it runs.

@@ -51,6 +51,7 @@ impl Simulation<'_> {
 
     /// Brings the accounts of all pCPUs and vCPUs up to now.
     pub(crate) fn finish_accounts(&mut self) {
+        self.finish_rests();
         let now_ns = self.machine.now_ns;
         for pcpu in self.machine.pcpus.ids() {
             if let Some(vcpu) = self.machine.current(pcpu) {
@@ -198,6 +199,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
+            throttled_ns: config.cpu_max.map(|_| counters.throttled_ns),
             wake_waits: counters.wake_waits.clone(),
             timer_lateness: counters.timer_lateness.clone(),
             ipis_sent: counters.ipis_sent,

@@ -14,8 +14,9 @@ pub use parts::{KernelTimes, Vm, Workload};
 pub use slots::{HostTicks, Slots};
 
 use crate::SimError;
+use crate::cpu_limits::CpuLimits;
 use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{modes::Mode, program::Programs};
+use crate::guest::{eevdf::ThreadClocks, modes::Mode, program::Programs};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
@@ -50,6 +51,7 @@ pub struct Simulation<'a> {
     pub(crate) smt: Smt,
     pub(crate) pause_loops: PauseLoops,
     pub(crate) halt_polling: HaltPolling,
+    pub(crate) cpu_limits: CpuLimits,
     /// Why each pCPU's vCPU is to be scheduled away, if it is.
     pub(crate) why: IdVec<PcpuId, StopReason>,
     pub(crate) guest: IdVec<VcpuId, GuestVcpu>,
@@ -73,6 +75,12 @@ pub struct Simulation<'a> {
     /// Whether it is measured how long guests hold locks and are unsafe; then of each vCPU.
     pub(crate) times_guests: bool,
     pub(crate) modes: IdVec<VcpuId, Mode>,
+    /// Some guest's kernel is of today.
+    pub(crate) is_modern: bool,
+    /// Of guests whose threads are under EEVDF.
+    pub(crate) thread_clocks: ThreadClocks,
+    /// Threads that a vCPU was called to make ready.
+    pub(crate) wake_lists: IdVec<VcpuId, Vec<ThreadId>>,
     /// Some guests hold locks in functions that aren't the locks' own.
     pub(crate) holds_vary: bool,
 }
@@ -115,6 +123,9 @@ impl Simulation<'_> {
         let first = self.scheduler.timer(&mut self.machine);
         if first != u64::MAX {
             self.timeline.set(self.slots.host_timer, first);
+        }
+        for limit in 0..self.cpu_limits.count() {
+            self.time_limit(limit);
         }
         self.timeline.set(self.slots.ticks, self.host_ticks.next_ns(self.scheduler.tick_ns()));
         for vm in self.vms.ids() {
@@ -184,6 +195,7 @@ impl Simulation<'_> {
             if let Some(vcpu) = self.machine.current(pcpu) {
                 self.sync(vcpu);
                 self.note_position(vcpu);
+                self.tick_of_limit(vcpu, pcpu);
             }
             self.scheduler.tick(&mut self.machine, pcpu);
             self.poll(pcpu);
@@ -205,6 +217,8 @@ impl Simulation<'_> {
             if !self.observers.progress(now_ns, end_ns) {
                 return Err(SimError::Stopped { time_ns: now_ns });
             }
+        } else if let Some(limit) = self.slots.limit_of(slot) {
+            self.limit_event(limit);
         } else {
             self.timeline.cancel(slot);
             self.begin_measuring();
@@ -220,6 +234,17 @@ impl Simulation<'_> {
 
     pub(crate) fn is_running(&self, vcpu: VcpuId) -> bool {
         self.machine.vcpus[vcpu].state == VcpuState::Running
+    }
+
+    /// Whether it could go on, but has no pCPU.
+    pub(crate) fn is_preempted(&self, vcpu: VcpuId) -> bool {
+        self.machine.vcpus[vcpu].state == VcpuState::Runnable || self.cpu_limits.rests(vcpu)
+    }
+
+    /// Whether KVM tells its guest so: it stopped while it could have gone on (`kvm_sched_out`).
+    pub(crate) fn is_marked_preempted(&self, vcpu: VcpuId) -> bool {
+        let host = &self.machine.vcpus[vcpu];
+        host.state == VcpuState::Runnable && host.preempted || self.cpu_limits.rests(vcpu)
     }
 
     /// Tells the host what it could see of a vCPU now: the class of its instruction pointer, and its

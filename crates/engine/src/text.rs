@@ -49,6 +49,7 @@ pub struct FixedSymbols {
     pub virq_handler: u16,
     pub softirq: u16,
     pub timer_handler: u16,
+    pub wake: u16,
     /// Where locks are held that are held in no function of a list.
     pub unlisted: u16,
 }
@@ -138,6 +139,7 @@ impl Text {
             virq_handler: either("handle_percpu_irq", "handle_edge_irq")?,
             softirq: find("net_rx_action")?,
             timer_handler: find("hrtimer_interrupt")?,
+            wake: find("try_to_wake_up")?,
             unlisted: find("dput")?,
         })
     }

@@ -105,6 +105,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if vm.wake_waits.count() > 0 {
         snapshot.histogram(&figures::WAKE_WAIT, &[name], vm.wake_waits.clone());
     }
+    if let Some(throttled_ns) = vm.throttled_ns {
+        snapshot.counter(&figures::THROTTLED_TIME, &[name], throttled_ns);
+    }
     if vm.timer_lateness.count() > 0 {
         snapshot.histogram(&figures::TIMER_LATENESS, &[name], vm.timer_lateness.clone());
     }

@@ -2,8 +2,8 @@
 //! statistics.
 //!
 //! Each folder uses only the folders before it: [`machine`], [`shares`], [`settings`], [`bpf`], [`guests`],
-//! [`output`], and then the modes [`run`], [`beside`] and [`observe`], which don't use each other.
-//! `scripts/check-layering.sh` holds this order.
+//! [`output`], and then the modes [`run`], [`beside`] and [`observe`], which don't use each other. Last is
+//! [`trial`], which observes while the others run. `scripts/check-layering.sh` holds this order.
 //!
 //! [`run::run`] is the whole life of `microslice run`. It refuses ([`machine`]) or loads ([`run`]). Once
 //! every few milliseconds it reads the rings, looks for new VMs ([`guests`]), and tells the kernel what is
@@ -25,6 +25,7 @@ pub mod output;
 pub mod run;
 pub mod settings;
 mod shares;
+pub mod trial;
 
 /// A module that libbpf-cargo generated from `bpf/OBJECT.bpf.c`: programs, maps, and the layouts of its
 /// headers.

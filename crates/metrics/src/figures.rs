@@ -101,6 +101,8 @@ figures! {
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
     WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
         "Time from a guest thread's wake-up until it runs.";
+    THROTTLED_TIME = "throttled_time", Counter, Nanoseconds, ["vm"],
+        "Time for which vCPUs rested because their VM had used up its cpu.max.";
     TIMER_LATENESS = "timer_lateness", Histogram, Nanoseconds, ["vm"],
         "Time from when a sleeping guest thread's timer was due until the thread runs.";
     PREEMPTED_SHOOTDOWN_WAIT = "preempted_shootdown_wait", Histogram, Nanoseconds, ["vm"],

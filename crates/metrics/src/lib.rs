@@ -22,6 +22,7 @@ pub mod plot;
 pub mod profile;
 mod snapshot;
 pub mod table;
+pub mod trial;
 
 pub use estimate::Estimate;
 pub use figure::{Figure, Kind, Unit};

@@ -7,6 +7,7 @@ mod coordination;
 mod delay;
 mod eevdf;
 mod holders;
+mod kernel;
 mod kvm;
 mod locks;
 mod micro_sliced;
@@ -16,6 +17,10 @@ pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use holders::{HolderRules, ShownCount};
+pub use kernel::{
+    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, RUNQUEUE, SymbolTable,
+    ThreadScheduler,
+};
 pub use kvm::{InterruptMode, KvmConfig, PleConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
@@ -58,8 +63,11 @@ pub struct SimulationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostConfig {
     pub pcpus: usize,
-    /// pCPUs that share a last-level cache; consecutive numbers. 0: all of them.
+    /// pCPUs that share a last-level cache: all threads of cores with consecutive numbers. 0: all of them.
     pub llc_pcpus: usize,
+    /// pCPUs of a NUMA node; likewise.
+    #[serde(skip_serializing_if = "is_no_count")]
+    pub node_pcpus: usize,
     /// Hardware threads per core. 1: no SMT. As Linux numbers them: the first threads of all cores, then the
     /// second ones.
     pub smt_threads: usize,
@@ -79,6 +87,27 @@ pub struct HostConfig {
     /// What KVM itself does, beyond what every hypervisor does; `None`: nothing of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmConfig>,
+}
+
+impl HostConfig {
+    /// Returns the key of what doesn't go together in its topology, and why: threads make up cores, cores
+    /// caches, and caches nodes, all of one size. A host of one
+    /// core may have fewer threads.
+    pub fn misfit(&self) -> Option<(&'static str, String)> {
+        let Self { pcpus, llc_pcpus, node_pcpus, .. } = *self;
+        let smt_threads = self.smt_threads.min(pcpus);
+        let of_host = |pcpus: usize| if pcpus == 0 { self.pcpus } else { pcpus };
+        let levels = [
+            ("smt_threads", smt_threads, "threads of a core", "pcpus", pcpus),
+            ("llc_pcpus", smt_threads, "threads of a core", "llc_pcpus", of_host(llc_pcpus)),
+            ("llc_pcpus", of_host(llc_pcpus), "pCPUs of a cache", "pcpus", pcpus),
+            ("node_pcpus", of_host(llc_pcpus), "pCPUs of a cache", "node_pcpus", of_host(node_pcpus)),
+            ("node_pcpus", of_host(node_pcpus), "pCPUs of a node", "pcpus", pcpus),
+        ];
+        let (key, part, of, whole_key, whole) =
+            levels.into_iter().find(|&(_, part, _, _, whole)| !whole.is_multiple_of(part))?;
+        Some((key, format!("the {part} {of} don't divide `{whole_key}`, {whole}")))
+    }
 }
 
 /// What an operation on a queue of the real scheduler costs beside a switch
@@ -113,6 +142,9 @@ pub struct CostModel {
     pub cache_displace_ns: u64,
     /// Extra refill when the vCPU comes back on a pCPU of another LLC.
     pub llc_migration_ns: u64,
+    /// Likewise, of another node; on top of that.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub node_migration_ns: u64,
     /// What it costs the holder of a paravirtual lock to kick a halted waiter: a hypercall.
     #[serde(skip_serializing_if = "is_zero")]
     pub kick_ns: u64,
@@ -132,9 +164,12 @@ pub struct VmConfig {
     /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
     /// prototype does.)
     pub affinity: Vec<usize>,
-    /// Each vCPU runs on the pCPU of its number only, round those that are never micro-sliced.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pinned: bool,
+    /// The one pCPU of each vCPU; empty: its vCPUs aren't pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<usize>,
+    /// `None`: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_max: Option<CpuMax>,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
@@ -142,126 +177,13 @@ pub struct VmConfig {
     pub knobs: VmKnobs,
 }
 
-/// The guest's operating system.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct GuestKernelConfig {
-    pub symbols: SymbolTable,
-    /// Kind of the locks that don't say otherwise.
-    pub lock_kind: LockKind,
-    /// PV locks: spinning time before the waiter halts (SPIN_THRESHOLD = 2^15 iterations).
-    pub pv_spin_ns: u64,
-    /// Lock kind `spin-yield`: spinning time before the waiter yields its turn.
-    #[serde(skip_serializing_if = "is_usual_yield_spin")]
-    pub yield_spin_ns: u64,
-    /// How threads are balanced over vCPUs, beyond what wakes and idles; `None`: not at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub balance: Option<BalanceConfig>,
-    pub tick_hz: u32,
-    /// Time slice of guest threads that share a vCPU.
-    pub thread_slice_ns: u64,
-    /// PV TLB flush: vCPUs that are known preempted are flushed on entry instead of by IPI.
-    pub pv_tlb_flush: bool,
-    /// The kernel yields by hypercall after an IPI to a vCPU that it knows preempted
-    /// (xen_smp_send_call_function_ipi, kvm_smp_send_call_func_ipi).
-    pub pv_ipi_yield: bool,
-    /// The guest helps (VM'04, 3.1): while it holds a spinlock it asks not to be preempted, for so long. 0:
-    /// it doesn't.
-    #[serde(skip_serializing_if = "is_none")]
-    pub preemption_hint_ns: u32,
-    /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`). The others
-    /// are in none that a list has. A host by whose list all are critical sees these holders, and no others.
-    #[serde(skip_serializing_if = "is_all")]
-    pub listed_holds_percent: u8,
-    /// What the guest shows a host that reads its preemption counter: a guest may lie.
-    #[serde(skip_serializing_if = "ShownCount::is_honest")]
-    pub shown_count: ShownCount,
-    /// Handler of a TLB-flush or other call-function IPI.
-    pub call_function_handler_ns: u64,
-    /// Handler of a reschedule IPI.
-    pub reschedule_handler_ns: u64,
-    pub tick_handler_ns: u64,
-    /// Switch between two guest threads, or from idle.
-    pub thread_switch_ns: u64,
-    pub locks: Vec<LockConfig>,
-}
-
-impl GuestKernelConfig {
-    /// Longer than 98 % of all holds (VM'04, 5.2).
-    pub const YIELD_SPIN_NS: u64 = 20 * US;
-}
-
-/// How a guest balances its threads (VM'04, section 4).
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BalanceConfig {
-    pub rule: BalanceRule,
-    /// Between two looks of a vCPU, and two polls of what vCPUs were given.
-    pub interval_ns: u64,
-    /// Slower vCPUs have balloon threads.
-    pub balloons: bool,
-}
-
+/// `cpu.max` of a VM's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum BalanceRule {
-    /// Linux's O(1) scheduler.
-    QueueLength,
-    /// By queue length and what the vCPU is given of its pCPU: Linux of today.
-    Capacity,
+pub struct CpuMax {
+    /// So long its vCPUs run in each period at the most, all together.
+    pub quota_ns: u64,
+    pub period_ns: u64,
 }
-
-/// Which symbol table gives instruction pointers their meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum SymbolTable {
-    /// Linux 4.4, the paper's guests.
-    Linux44,
-    /// A kernel of today (6.12 to 7.x).
-    LinuxModern,
-}
-
-const _: () = {
-    let mut number = 0;
-    while number < SymbolTable::ALL.len() {
-        assert!(SymbolTable::ALL[number] as usize == number, "a table's text is found by its number");
-        number += 1;
-    }
-};
-
-impl SymbolTable {
-    /// All that scenarios may name, in order, so that `ALL[table]` is `table`.
-    pub const ALL: [Self; 2] = [Self::Linux44, Self::LinuxModern];
-
-    /// What scenarios call it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Linux44 => "linux-4.4",
-            Self::LinuxModern => "linux-modern",
-        }
-    }
-
-    /// Its functions, in the form of a `System.map`.
-    pub fn map(self) -> &'static str {
-        match self {
-            Self::Linux44 => include_str!("../tables/linux-4.4.map"),
-            Self::LinuxModern => include_str!("../tables/linux-modern.map"),
-        }
-    }
-}
-
-/// A named kernel lock.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LockConfig {
-    pub name: String,
-    pub kind: Option<LockKind>,
-    /// Interrupts stay off while it is waited for and held.
-    pub irqs_off: bool,
-    /// How many instances there are (e.g. one per vCPU or hash bucket); each use picks one at random.
-    pub instances: usize,
-    /// Function that holds it: where the instruction pointer is inside the critical section.
-    pub symbol: String,
-}
-
-/// The name of the lock of each vCPU's runqueue. It is always there, one per vCPU; a configured lock of this
-/// name says its kind.
-pub const RUNQUEUE: &str = "runqueue";
 
 /// Threads of one program in a VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -488,12 +410,21 @@ impl SchedulerKind {
         matches!(self, Self::MicroSliced(config) if config.lends)
     }
 
+    /// Returns the length of a turn, if limits are kept by `policy/cpu_limit.h`; `None`: by the kernel.
+    pub fn keeps_limits_by_turns(&self) -> Option<u64> {
+        match self {
+            Self::MicroSliced(MicroSlicedConfig { normal: NormalPoolKind::FairShare(pool), .. })
+            | Self::Lottery(pool) => Some(pool.slice_ns),
+            _ => None,
+        }
+    }
+
     /// Returns whether it is what the paper's authors built in Xen.
     pub fn is_xen_prototype(&self) -> bool {
         matches!(self, Self::MicroSliced(config) if config.mechanics == Mechanics::XenPrototype)
     }
 
-    /// How many pCPUs may be micro-sliced at a time; they are the host's last ones.
+    /// How many pCPUs may be micro-sliced at a time: the host's last ones of those that nobody is pinned to.
     pub fn most_micro_pcpus(&self) -> usize {
         match self {
             Self::MicroSliced(MicroSlicedConfig { pool: PoolSize::Static { pcpus }, .. }) => *pcpus,
@@ -551,16 +482,8 @@ fn domain_by_name<S: serde::Serializer>(domain: &QueueDomain, serializer: S) -> 
     serializer.serialize_str(domain.name())
 }
 
-fn is_usual_yield_spin(ns: &u64) -> bool {
-    *ns == GuestKernelConfig::YIELD_SPIN_NS
-}
-
-fn is_all(percent: &u8) -> bool {
-    *percent == 100
-}
-
-fn is_none(number: &u32) -> bool {
-    *number == 0
+fn is_no_count(count: &usize) -> bool {
+    *count == 0
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -16,6 +16,8 @@ pub enum StopReason {
     LockHlt,
     SliceExpired,
     Preempted,
+    /// Its VM has used up its `cpu.max`.
+    Throttled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

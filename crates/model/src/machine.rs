@@ -13,12 +13,14 @@ mod waiting;
 
 pub use pause_windows::PauseWindows;
 pub use promised_answers::Promised;
+pub use topology::Distance;
 pub use vcpu::{HostVcpu, VcpuState, interrupt_bit};
 pub use vcpu::{Turns, Warmth};
 pub use vm::HostVm;
 pub use waiting::{Kind, WAITING_KINDS};
 
 use self::on_spin::OnSpin;
+use self::topology::Place;
 use crate::bits::Bits;
 use crate::config::{HostConfig, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
@@ -65,14 +67,21 @@ pub struct Machine {
     pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
     boostable: Bits<VcpuId>,
+    /// Whom a guest's hypercall names to be yielded to (`kvm_sched_yield`, arch/x86/kvm/x86.c); or `NONE`.
+    pub named_target: VcpuId,
+    /// Whether those that were woken are among them.
+    pub(crate) boosts_woken: bool,
     /// vCPUs that were promised an answer.
     promised: Bits<VcpuId>,
     pub pool: PoolReport,
     /// vCPUs that have been in the micro pool since before measuring began.
     accelerated_before: Vec<VcpuId>,
     pub llc_pcpus: u32,
+    pub node_pcpus: u32,
     /// Threads of one core are so many pCPUs apart.
     cores: u32,
+    places: IdVec<PcpuId, Place>,
+    widest: Distance,
     /// What queues' locks cost, if that is modelled.
     pub queue_locks: Option<QueueLockCosts>,
     /// Choices cost pCPUs time beside a switch: locks, or boosts.
@@ -110,20 +119,23 @@ impl Machine {
             let config = &mut vms[vm];
             config.first_vcpu = vcpus.next_id();
             // Behind those of the VMs before it, as on a host where they were started one by one.
-            let pins = if config.pinned_round > 0 { config.pinned_round as usize } else { host.pcpus };
-            let first_pcpu = if config.pinned_round > 0 { 0 } else { vcpus.len() % host.pcpus };
-            for index in 0..config.vcpus {
-                let pcpu = pcpus
-                    .round_from(PcpuId::from_index((first_pcpu + index as usize) % pins))
-                    .find(|&pcpu| config.allows(pcpu));
+            let first_pcpu = vcpus.len() % host.pcpus;
+            for index in 0..config.vcpus as usize {
+                let next = || PcpuId::from_index((first_pcpu + index) % host.pcpus);
+                let first = config.pins.get(index).copied().unwrap_or_else(next);
+                let pcpu = pcpus.round_from(first).find(|&pcpu| config.allows(pcpu));
                 vcpus.push(HostVcpu::new(vm, pcpu.unwrap_or(PcpuId::new(0))));
             }
         }
         let vcpu_count = vcpus.len();
+        let places = Place::all(host);
+        let within = |pcpus: usize| if pcpus == 0 { host.pcpus as u32 } else { pcpus as u32 };
         Self {
             now_ns: 0,
             pcpus,
             boostable: Bits::new(vcpus.len(), false),
+            boosts_woken: true,
+            named_target: VcpuId::NONE,
             promised: Bits::new(vcpus.len(), false),
             pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
             vcpus,
@@ -135,11 +147,11 @@ impl Machine {
             pool: PoolReport::default(),
             accelerated_before: Vec::new(),
             switch_ns: host.costs.context_switch_ns,
-            llc_pcpus: match host.llc_pcpus {
-                0 => host.pcpus as u32,
-                pcpus => u32::try_from(pcpus).unwrap_or(u32::MAX),
-            },
+            llc_pcpus: within(host.llc_pcpus),
+            node_pcpus: within(host.node_pcpus),
             cores: (host.pcpus / host.smt_threads.max(1)).max(1) as u32,
+            widest: Place::widest(&places),
+            places,
             queue_locks: host.queue_locks.clone(),
             delays: DelayReport::default(),
             looks: 0,

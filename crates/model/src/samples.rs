@@ -3,9 +3,10 @@
 
 use crate::config::{
     BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
-    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KvmConfig, LockKind, MS,
-    Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo, SchedulerKind,
-    ShownCount, SimulationConfig, SymbolTable, US, VmConfig, VmKnobs, WorkloadConfig,
+    FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KernelFeatures, KvmConfig,
+    LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo,
+    SchedulerKind, ShownCount, SimulationConfig, SymbolTable, ThreadScheduler, US, VmConfig, VmKnobs,
+    WorkloadConfig,
 };
 
 use microslice_policy::coordinated::BalanceScheme;
@@ -15,6 +16,7 @@ pub fn host() -> HostConfig {
     HostConfig {
         pcpus: 12,
         llc_pcpus: 0,
+        node_pcpus: 0,
         smt_threads: 2,
         smt_busy_speed_permille: 700,
         smt_spin_speed_permille: 850,
@@ -27,6 +29,7 @@ pub fn host() -> HostConfig {
             cache_refill_max_ns: 150 * US,
             cache_displace_ns: 2 * MS,
             llc_migration_ns: 0,
+            node_migration_ns: 0,
             kick_ns: 0,
             halt_ns: 0,
         },
@@ -96,6 +99,7 @@ pub fn eevdf_flat() -> EevdfConfig {
         directed_yield: true,
         groups: false,
         ipi_aware: false,
+        boosts_woken: true,
     }
 }
 
@@ -158,7 +162,8 @@ fn vm(name: &str) -> VmConfig {
         vcpus: 2,
         weight: 256,
         affinity: Vec::new(),
-        pinned: false,
+        pins: Vec::new(),
+        cpu_max: None,
         kernel: kernel(),
         workloads: vec![workload()],
         nic: None,
@@ -175,6 +180,8 @@ fn kernel() -> GuestKernelConfig {
         yield_spin_ns: GuestKernelConfig::YIELD_SPIN_NS,
         balance: None,
         tick_hz: 250,
+        thread_scheduler: ThreadScheduler::Fifo,
+        features: KernelFeatures::default(),
         thread_slice_ns: 6 * MS,
         pv_tlb_flush: false,
         pv_ipi_yield: false,

@@ -79,17 +79,18 @@ pub fn sibling_may_hold(state: VcpuState, count: u32, class: GuestClass) -> bool
     unsafe { c::sibling_may_hold(state as u32, count, class as u32) != 0 }
 }
 
-/// Somebody waits for a lock: is one of the stopped waiters tried?
-pub fn decide_on_heir(state: &HeirState, seen: &HeirObservation) -> HeirDecision {
-    // SAFETY: the pointers come from references.
-    HeirDecision::of(unsafe { c::decide_on_heir(state, seen) })
+/// Returns what came of a trial whose vCPU was last seen in `class`, and has run for so long since it was
+/// asked for.
+pub fn heir_trial_of(class: GuestClass, ran_ns: u64) -> HeirTrial {
+    // SAFETY: plain values.
+    HeirTrial::of(unsafe { c::heir_trial_of(class as u32, ran_ns) })
 }
 
-/// Returns what is known of a VM's heirs after a trial. `found`: its vCPU was seen elsewhere than in its
-/// wait.
-pub fn heir_state_after(state: &HeirState, seen: &HeirObservation, found: bool) -> HeirState {
+/// Somebody waits for a lock: is one of the stopped waiters tried? In it is what is known of its VM's heirs
+/// from now on, too.
+pub fn decide_on_heir(state: &HeirState, seen: &HeirObservation) -> HeirStep {
     // SAFETY: the pointers come from references.
-    unsafe { c::heir_state_after(state, seen, u32::from(found)) }
+    unsafe { c::decide_on_heir(state, seen) }
 }
 
 /// Returns how many of a vCPU's last stops found it holding something.

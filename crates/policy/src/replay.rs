@@ -186,6 +186,7 @@ fn replay_one(
         RecordKind::Urgent => record.payload_as::<UrgentRecord>().sides(),
         RecordKind::UrgentTurn => record.payload_as::<UrgentTurnRecord>().sides(),
         RecordKind::Held => record.payload_as::<HeldRecord>().sides(),
+        RecordKind::Heir => record.payload_as::<HeirRecord>().sides(),
         RecordKind::Candidate => candidate_again(&record.payload_as())?,
     })
 }
@@ -276,6 +277,12 @@ impl Whole for BoostRecord {
 impl Whole for HeldRecord {
     fn sides(&self) -> Sides {
         differ(self.decision, decide_on_count(&self.seen))
+    }
+}
+
+impl Whole for HeirRecord {
+    fn sides(&self) -> Sides {
+        differ(self.decision, decide_on_heir(&self.state, &self.seen))
     }
 }
 

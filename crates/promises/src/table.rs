@@ -4,8 +4,8 @@ use crate::{Limit, Load, Party, Promise, World};
 use std::time::Duration;
 
 const NO_TASKS: &str = "the simulator has no tasks of the host";
-const NO_LIMITS: &str =
-    "the simulator has no limits; crates/policy/tests/decisions/cpu_limit.rs has them by the same C";
+const NO_SUCH_LIMITS: &str =
+    "the simulator has limits of VMs only; crates/policy/tests/decisions/cpu_limit.rs has them by the same C";
 const NO_NEW_BOOT: &str = "the same C divides by any weight: no guests are booted for it";
 
 /// Four pCPUs, as every host of the testbed has them.
@@ -188,11 +188,12 @@ pub const A_VM_WITHOUT_A_PLACE: Promise = Promise {
 
 /// Limits are kept within a twentieth, over seconds: a burst of one period, and what the last turns took
 /// beyond.
-const LIMITED: Promise = Promise { simulator: World::Not(NO_LIMITS), ..ROW };
+const LIMITED: Promise = Promise { simulator: World::Not(NO_SUCH_LIMITS), ..ROW };
 
 pub const A_VM_LIMITED_TO_ONE_AND_A_HALF: Promise = Promise {
     name: "a VM gets the CPU and a half that its cgroup allows",
     parties: &[Party::hog("a", 4).limit(Limit::of(150_000, 100_000))],
+    simulator: World::within(0.05 * 1.5),
     testbed: World::within(0.05 * 1.5),
     ..LIMITED
 };
@@ -200,6 +201,7 @@ pub const A_VM_LIMITED_TO_ONE_AND_A_HALF: Promise = Promise {
 pub const A_VM_LIMITED_TO_A_FIFTH: Promise = Promise {
     name: "a VM gets the fifth of a CPU that its cgroup allows",
     parties: &[Party::hog("a", 4).limit(Limit::of(20_000, 100_000))],
+    simulator: World::within(0.05 * 0.2),
     testbed: World::within(0.05 * 0.2),
     ..LIMITED
 };
@@ -267,6 +269,7 @@ pub const A_LIMITED_CROWD_THAT_FORKS: Promise = Promise {
 pub const A_LIMIT_BELOW_A_TICK: Promise = Promise {
     name: "a limit below what a tick takes never brings the watchdog",
     parties: &[Party::hog("a", 4).limit(Limit::of(1_000, 1_000_000))],
+    simulator: World::within(0.1),
     longest_wait: WATCHDOG,
     testbed: World::within(0.1),
     ..LIMITED

@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 18] = [
+const LOADS: [&str; 19] = [
     "hog",
     "dozer",
     "sleeper",
@@ -10,6 +10,7 @@ const LOADS: [&str; 18] = [
     "lock",
     "wake",
     "worker",
+    "build",
     "collector",
     "pingpong",
     "heartbeat",

@@ -20,4 +20,5 @@ pub mod symbols;
 pub mod testbed;
 pub mod top;
 mod trace_args;
+pub mod trial;
 pub mod what_if;

@@ -24,6 +24,7 @@ const SEEDS_MAX: u64 = 1_000;
   microslice reproduce vm04 --only figure9
   microslice reproduce apsys15 --html apsys15.html
   microslice reproduce li2026
+  microslice reproduce kvm
   microslice reproduce eurosys18 --only table4b --seeds 10
   microslice reproduce eurosys18 --html eurosys18.html
   microslice reproduce eurosys18 --json | jq '.figures[] | select(.id == \"table4b.dedup.corun.avg\")'

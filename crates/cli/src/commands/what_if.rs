@@ -10,7 +10,7 @@ use microslice_metrics::input;
 use microslice_metrics::profile::{HostProfile, Profile, SIZE_MAX, VmProfile};
 use microslice_metrics::table::Table;
 use microslice_metrics::{Estimate, Unit, counted};
-use microslice_studies::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WhatIfError, fit, predict};
+use microslice_studies::what_if::{Fit, MeasuredHost, Row, UNKNOWN, WAS_OFF, WhatIfError, fit, predict};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -184,6 +184,9 @@ impl Prediction<'_> {
         }
         text.push_str("The intervals are the simulator's, not the prediction's. It can't know:\n");
         UNKNOWN.iter().for_each(|unknown| text.push_str(&format!("- {unknown}\n")));
+        text.push_str("How far it was off where it was compared with a measurement:\n");
+        WAS_OFF.iter().for_each(|was_off| text.push_str(&format!("- {was_off}\n")));
+        text.push_str("`microslice trial` measures on the host itself.\n");
         text
     }
 
@@ -221,6 +224,7 @@ impl Prediction<'_> {
             "predictions": predicted.collect::<Vec<_>>(),
             "notes": remarks(profile, fit),
             "cannot_know": UNKNOWN,
+            "was_off": WAS_OFF,
         })
     }
 }

@@ -203,7 +203,9 @@ impl Simulation<'_> {
         let [from, to] = [from, to].map(|at| first.plus(at as u32));
         let queue = &mut self.guest[from].queue;
         let Some(at) = (0..queue.len()).rev().find(|&at| !self.threads[queue[at]].pinned) else { return };
-        let Some(thread) = queue.remove(at) else { return };
+        let thread = queue[at];
+        self.leave_queue(from, to, thread);
+        self.guest[from].queue.remove(at);
         self.threads[thread].vcpu = to;
         self.guest[to].queue.push_back(thread);
     }

@@ -55,6 +55,7 @@ impl Simulation<'_> {
     fn is_dead(&self, vm: &Vm) -> bool {
         let asleep = vm.first_vcpu.span(vm.vcpus).all(|vcpu| {
             self.machine.vcpus[vcpu].state == VcpuState::Blocked
+                && !self.cpu_limits.rests(vcpu)
                 && self.guest[vcpu].pending & !pending::TICK == 0
         });
         let mut threads = vm.first_thread.span(vm.threads);

@@ -7,7 +7,7 @@ use crate::text;
 use microslice_model::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId};
 
 /// Cost of a wake-up inside the target's runqueue lock: try_to_wake_up to ttwu_do_activate.
-const WAKE_NS: u64 = 700;
+pub const WAKE_NS: u64 = 700;
 /// Placing a new child: wake_up_new_task.
 const SPAWN_NS: u64 = 1_500;
 
@@ -32,6 +32,7 @@ impl Simulation<'_> {
             Then::NextOp | Then::Release => {}
             Then::ReleaseSleeping => self.release_sleeping(vcpu),
             Then::EnqueueThread => self.enqueue_thread(vcpu),
+            Then::CallToWake => self.call_to_wake(vcpu),
             Then::EnqueueChild => self.enqueue_child(vcpu),
             Then::WaitAtBarrier => return self.wait_at_barrier(vcpu),
             Then::WakeAtBarrier => self.wake_at_barrier(vcpu),
@@ -254,12 +255,19 @@ impl Simulation<'_> {
         if self.guest[vcpu].queue.is_empty() {
             return false;
         }
+        let thread = self.guest[vcpu].thread;
         self.preempt_thread(vcpu);
+        if self.is_eevdf(vcpu) {
+            self.put_thread_off(vcpu, thread);
+        }
         true
     }
 
     /// Blocks the running thread and switches away from it.
     pub(crate) fn block_thread(&mut self, vcpu: VcpuId, thread: ThreadId, waits_for: WaitsFor) {
+        if self.is_eevdf(vcpu) {
+            self.remove_thread(vcpu, thread);
+        }
         let state = &mut self.threads[thread];
         state.state = ThreadState::Blocked;
         state.waits_for = waits_for;
@@ -318,7 +326,11 @@ impl Simulation<'_> {
 
     /// Takes the runqueue lock of the vCPU that `thread` will run on.
     fn start_wake(&mut self, vcpu: VcpuId, thread: ThreadId) {
-        let target = self.place(thread);
+        let target =
+            if self.threads[thread].state == ThreadState::Waking { vcpu } else { self.place(thread) };
+        if target != vcpu && self.takes_calls_to_wake(target) {
+            return self.begin_call_to_wake(vcpu, target, thread);
+        }
         let vm = &self.vms[self.threads[thread].vm];
         let lock = vm.runqueue_lock_of(target);
         self.threads[thread].vcpu = target;

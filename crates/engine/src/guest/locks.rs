@@ -5,6 +5,7 @@
 //! | test-and-set | spin | any waiter that runs; if none does, the first that runs again, or a newcomer |
 //! | ticket, queued | spin | the first in line, running or not (lock-waiter preemption) |
 //! | PV ticket, PV queued | spin for a while, then halt | the first in line, kicked if it halted |
+//! | hybrid PV queued | `hybrid.rs` | the head of the queue if it spins, else whoever comes |
 //! | oticket, iticket | likewise, some longer than others | likewise; an oticket kicks the next few ahead |
 //! | yield, spin-yield | yield, at once or after a while, and look again when they run | as of test-and-set |
 
@@ -22,7 +23,7 @@ impl Simulation<'_> {
     /// The running thread takes a lock and holds it for `hold_ns`; then its program goes on.
     pub(crate) fn take_lock(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, hold_ns: u64) {
         match self.locks[lock].wait {
-            Wait::Spin(_) | Wait::SpinThenHalt(_) | Wait::SpinThenYield(_) => {
+            Wait::Spin(_) | Wait::SpinThenHalt(_) | Wait::StealOrHalt | Wait::SpinThenYield(_) => {
                 self.acquire(vcpu, lock, hold_ns, Then::Release, NO_ARG)
             }
             Wait::Sleep => self.acquire_sleeping(vcpu, thread, lock, hold_ns),
@@ -56,7 +57,9 @@ impl Simulation<'_> {
         frame.left_ns = hold_ns;
         frame.irqs_off = state.irqs_off || guest.depth > 0;
         state.acquisitions += 1;
-        if state.owner == Holder::NONE {
+        let may_take =
+            state.waiters.is_empty() || state.wait != Wait::StealOrHalt || !state.stealers().pending;
+        if state.owner == Holder::NONE && may_take {
             debug_assert!(state.waiters.is_empty() || !state.wait.serves_in_line(), "it was handed on");
             state.owner = me;
             frame.act = Act::Timed;
@@ -68,9 +71,14 @@ impl Simulation<'_> {
             }
             return;
         }
-        state.waiters.push_back(me);
         frame.act = Act::SpinLock;
         frame.symbol = state.spin_symbol;
+        if state.wait == Wait::StealOrHalt {
+            guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
+            self.machine.emit(TraceEvent::LockWaitBegan { vcpu, lock });
+            return self.wait_for_hybrid(vcpu, lock);
+        }
+        state.waiters.push_back(me);
         // The holder is the first of them.
         frame.distance = state.waiters.len().min(u8::MAX.into()) as u8;
         guest.waits_since_ns[guest.depth as usize] = self.machine.now_ns;
@@ -79,12 +87,12 @@ impl Simulation<'_> {
     }
 
     /// The active frame spins for its lock: for how long, before it does anything else?
-    fn begin_spinning(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu];
-        let frame = guest.frame();
+    pub(crate) fn begin_spinning(&mut self, vcpu: VcpuId) {
+        let frame = self.guest[vcpu].frame();
         let lock = &self.locks[frame.lock];
         let kernel = &self.vms[self.machine.vcpus[vcpu].vm].kernel;
-        guest.pv_spin_left_ns = match lock.wait {
+        let spin_ns = match lock.wait {
+            Wait::StealOrHalt => self.hybrid_spin_ns(vcpu, frame.lock),
             Wait::SpinThenHalt(Halting::Stock) => kernel.pv_spin_ns,
             Wait::SpinThenHalt(halting) => {
                 halting.spins_for(kernel.pv_spin_ns, frame.distance.into(), lock.doublings.into())
@@ -94,12 +102,12 @@ impl Simulation<'_> {
             Wait::SpinThenYield(Patience::Some) => kernel.yield_spin_ns,
             Wait::Spin(_) | Wait::Sleep | Wait::SpinOrSleep => u64::MAX,
         };
-        let halts = matches!(lock.wait, Wait::SpinThenHalt(_));
+        let halts = matches!(lock.wait, Wait::SpinThenHalt(_) | Wait::StealOrHalt);
+        self.guest[vcpu].pv_spin_left_ns = spin_ns;
         self.begin_pause_loop(vcpu);
         if halts {
-            let exits_ns = self.growing_exits_ns(vcpu, self.guest[vcpu].pv_spin_left_ns);
-            let guest = &mut self.guest[vcpu];
-            guest.pv_spin_left_ns = guest.pv_spin_left_ns.saturating_add(exits_ns);
+            let exits_ns = self.growing_exits_ns(vcpu, spin_ns);
+            self.guest[vcpu].pv_spin_left_ns = spin_ns.saturating_add(exits_ns);
         }
     }
 
@@ -137,11 +145,15 @@ impl Simulation<'_> {
         if state.waiters.is_empty() {
             return;
         }
+        if state.wait == Wait::StealOrHalt {
+            self.within_step = vcpu;
+            self.pass_hybrid_on(vcpu, lock);
+            self.within_step = VcpuId::NONE;
+            return;
+        }
         let next = match state.wait {
             Wait::Spin(Handover::WhoeverRuns) | Wait::SpinThenYield(_) => self.take_any_running_waiter(lock),
-            Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt(_) | Wait::Sleep | Wait::SpinOrSleep => {
-                state.waiters.pop_front()
-            }
+            _ => state.waiters.pop_front(),
         };
         if let Some(next) = next {
             self.locks[lock].owner = next;
@@ -171,7 +183,7 @@ impl Simulation<'_> {
     }
 
     /// A halted waiter is woken by hypercall.
-    fn kick(&mut self, from: VcpuId, vcpu: VcpuId) {
+    pub(crate) fn kick(&mut self, from: VcpuId, vcpu: VcpuId) {
         self.guest[from].overhead_ns += self.costs.kick_ns;
         self.count_ipi(from, vcpu, IpiKind::LockKick);
         self.scheduler.ipi(&mut self.machine, from, vcpu, IpiKind::LockKick);
@@ -239,8 +251,10 @@ impl Simulation<'_> {
         let guest = &self.guest[vcpu];
         let me = Holder::frame(vcpu, guest.depth);
         let state = &mut self.locks[guest.frame().lock];
-        if state.wait == Wait::SpinOrSleep {
-            return self.look_at_mutex(vcpu);
+        match state.wait {
+            Wait::SpinOrSleep => return self.look_at_mutex(vcpu),
+            Wait::StealOrHalt => return self.look_at_hybrid(vcpu),
+            _ => {}
         }
         if state.owner == Holder::NONE {
             state.owner = me;
@@ -257,6 +271,7 @@ impl Simulation<'_> {
         let lock = self.guest[vcpu].frame().lock;
         match self.locks[lock].wait {
             Wait::SpinThenYield(_) => self.yield_in_lock(vcpu, pcpu),
+            Wait::StealOrHalt => self.halt_for_hybrid(vcpu),
             Wait::SpinThenHalt(Halting::Doubling) => {
                 let doublings = &mut self.locks[lock].doublings;
                 *doublings = doublings.saturating_add(1).min(Halting::LONGEST_BITS as u8);
@@ -267,7 +282,7 @@ impl Simulation<'_> {
     }
 
     /// It halts until it is kicked.
-    fn halt_in_lock(&mut self, vcpu: VcpuId) {
+    pub(crate) fn halt_in_lock(&mut self, vcpu: VcpuId) {
         self.leave_spin(vcpu);
         self.guest[vcpu].frame_mut().act = Act::HaltLock;
         self.block(vcpu, StopReason::LockHlt);
@@ -297,6 +312,9 @@ impl Simulation<'_> {
     pub(crate) fn spin_again(&mut self, vcpu: VcpuId) {
         self.guest[vcpu].frame_mut().act = Act::SpinLock;
         self.begin_spinning(vcpu);
+        if self.locks[self.guest[vcpu].frame().lock].wait == Wait::StealOrHalt {
+            self.look_at_hybrid(vcpu);
+        }
     }
 
     /// A sleeping lock: the thread gets it, or blocks.

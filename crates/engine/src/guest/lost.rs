@@ -30,9 +30,16 @@ impl Simulation<'_> {
             Wait::Spin(Handover::FirstInLine) | Wait::SpinThenHalt(_) => {
                 lock.waiters.front().map(|waiter| format!("vCPU {}", waiter.vcpu()))
             }
+            Wait::StealOrHalt => {
+                let stealers =
+                    if lock.stealers().pending { &[] } else { lock.stealers().spinning.as_slice() };
+                let mut waiters = lock.waiters.iter().take(1).chain(stealers);
+                let waiter = waiters.find(|&&waiter| self.overlooks_hybrid(waiter));
+                waiter.map(|waiter| format!("vCPU {}", waiter.vcpu()))
+            }
             Wait::Sleep => lock.waiters.front().map(thread),
             Wait::SpinOrSleep => {
-                let spinner = lock.spinners.as_ref().and_then(|spinners| spinners.vcpus.front());
+                let spinner = lock.spinners().vcpus.front();
                 let spinner = spinner.filter(|&&vcpu| self.overlooks(vcpu, 0));
                 let sleeper = lock.waiters.front().filter(|&&thread| {
                     let state = &self.threads[thread.as_thread()];
@@ -51,10 +58,17 @@ impl Simulation<'_> {
         halts || self.is_running(vcpu) && guest.depth == depth
     }
 
+    /// The same of a hybrid lock, which a halted head was kicked for.
+    fn overlooks_hybrid(&self, waiter: Holder) -> bool {
+        let (vcpu, depth) = (waiter.vcpu(), waiter.depth());
+        let executes = self.is_running(vcpu) && self.guest[vcpu].depth == depth;
+        executes || self.machine.vcpus[vcpu].state == VcpuState::Blocked
+    }
+
     /// No vCPU halts that has something to do: a lock that it was given, or a thread that is ready.
     pub(crate) fn nobody_is_left_halted(&self) -> Result<(), String> {
         for (vcpu, guest) in self.guest.enumerate() {
-            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked && !self.cpu_limits.rests(vcpu);
             if halts && guest.frame().act == Act::Granted {
                 let lock = &self.names.locks[guest.frame().lock];
                 return Err(format!("vCPU {vcpu} halts though it was given lock {lock}"));
@@ -81,7 +95,7 @@ impl Simulation<'_> {
                 ));
             }
             let is_deaf = guest.depth > 0 || guest.frames[0].act == Act::HaltLock && guest.frames[0].irqs_off;
-            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+            let halts = self.machine.vcpus[vcpu].state == VcpuState::Blocked && !self.cpu_limits.rests(vcpu);
             if halts && !is_deaf && guest.pending & !pending::TICK != 0 {
                 return Err(format!("vCPU {vcpu} halts though an interrupt waits for it"));
             }

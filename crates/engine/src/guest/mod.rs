@@ -3,8 +3,10 @@
 
 pub mod balance;
 mod deadlock;
+pub mod eevdf;
 mod execute;
 mod futex;
+pub mod hybrid;
 mod interrupts;
 mod locks;
 mod lost;
@@ -63,6 +65,8 @@ pub enum Then {
     ReleaseSleeping,
     /// In the target's runqueue lock: make the thread `arg` ready there, then release.
     EnqueueThread,
+    /// Thread `arg` is queued at an idle vCPU, which is called to make it ready.
+    CallToWake,
     /// In a runqueue lock: a short-lived child was placed on vCPU `arg`.
     EnqueueChild,
     /// In the lock of barrier `arg`: it is queued there, unless the last one has come meanwhile.
@@ -278,6 +282,8 @@ pub enum ThreadState {
     Running,
     Ready,
     Blocked,
+    /// On the way to an idle vCPU that makes it ready itself (`ttwu_queue_wakelist`).
+    Waking,
 }
 
 /// Why a thread is blocked: what a deadlock report says.
@@ -380,8 +386,15 @@ pub struct Lock {
     pub owner: Holder,
     pub acquisitions: u64,
     pub waiters: VecDeque<Holder>,
-    /// Spinners for a mutex; its waiters sleep.
-    pub spinners: Option<Box<mutex::SpinQueue>>,
+    /// Those that aren't in its queue, but wait too.
+    pub beside: Option<Box<Beside>>,
+}
+
+/// Who waits for a lock beside its queue.
+pub enum Beside {
+    /// For a mutex, whose waiters sleep.
+    Spinners(mutex::SpinQueue),
+    Stealers(hybrid::Stealers),
 }
 
 const _: () = assert!(size_of::<Lock>() == 64, "one cache line");

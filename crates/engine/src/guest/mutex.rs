@@ -9,11 +9,14 @@
 //!            comes too late: the lock is never handed over.
 //! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU.
 //!            So its waiters spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
-//!            (`vcpu_is_preempted`).
-//! Limits.    No hand-over to a starved sleeper (4.10), no readers, no lock of the list of sleepers.
+//!            (`vcpu_is_preempted`): spinners stop at a holder that is preempted (`owner_on_cpu`), and behind a
+//!            spinner that is (`osq_lock`). There a sleeper that was woken in vain spins before all others, and
+//!            gets the lock at the next release (`MUTEX_FLAG_HANDOFF`, `__mutex_handoff`).
+//! Limits.    No readers, no lock of the list of sleepers.
 
-use crate::guest::{Act, Holder, ThreadState, WaitsFor};
+use crate::guest::{Act, Beside, Holder, Lock, ThreadState, WaitsFor};
 use crate::simulation::{CACHE_LINE_NS, Simulation};
+use microslice_model::config::Wait;
 use microslice_model::ids::{LockId, ThreadId, VcpuId};
 
 use microslice_model::events::TraceEvent;
@@ -24,6 +27,24 @@ pub struct SpinQueue {
     pub vcpus: VecDeque<VcpuId>,
     pub first_symbol: u16,
     pub queued_symbol: u16,
+    /// The first sleeper gets it next.
+    pub hands_off: bool,
+}
+
+impl Lock {
+    pub fn spinners(&self) -> &SpinQueue {
+        match self.beside.as_deref() {
+            Some(Beside::Spinners(spinners)) => spinners,
+            _ => unreachable!("a mutex has them"),
+        }
+    }
+
+    fn spinners_mut(&mut self) -> &mut SpinQueue {
+        match self.beside.as_deref_mut() {
+            Some(Beside::Spinners(spinners)) => spinners,
+            _ => unreachable!("a mutex has them"),
+        }
+    }
 }
 
 impl Simulation<'_> {
@@ -36,23 +57,38 @@ impl Simulation<'_> {
         state.wait_since_ns = now_ns;
         if self.locks[lock].owner == Holder::NONE {
             self.take_mutex(vcpu, thread, lock, 0);
-        } else if self.may_spin(vcpu) {
-            self.spin_for_mutex(vcpu, lock);
+        } else if self.may_spin(vcpu, lock) {
+            self.spin_for_mutex(vcpu, lock, false);
         } else {
             self.sleep_for_mutex(vcpu, thread, lock);
         }
     }
 
     /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's
-    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU.
-    fn may_spin(&self, vcpu: VcpuId) -> bool {
-        !self.guest[vcpu].need_resched
+    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU, unless it knows
+    /// that the vCPU isn't, or the lock was handed to one that sleeps still.
+    fn may_spin(&self, vcpu: VcpuId, lock: LockId) -> bool {
+        !self.guest[vcpu].need_resched && (!self.is_modern || self.owner_is_on_cpu(lock))
     }
 
-    fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
-        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
-        spinners.vcpus.push_back(vcpu);
-        let first = spinners.vcpus.len() == 1;
+    #[cold]
+    fn owner_is_on_cpu(&self, lock: LockId) -> bool {
+        let owner = self.locks[lock].owner;
+        owner == Holder::NONE || {
+            let thread = &self.threads[owner.as_thread()];
+            thread.state == ThreadState::Running && !self.seems_preempted(thread.vcpu)
+        }
+    }
+
+    /// `is_sleeper`: it has been woken, and spins before all others.
+    fn spin_for_mutex(&mut self, vcpu: VcpuId, lock: LockId, is_sleeper: bool) {
+        let spinners = self.locks[lock].spinners_mut();
+        if is_sleeper {
+            spinners.vcpus.push_front(vcpu);
+        } else {
+            spinners.vcpus.push_back(vcpu);
+        }
+        let first = spinners.vcpus.front() == Some(&vcpu);
         let symbol = if first { spinners.first_symbol } else { spinners.queued_symbol };
         self.begin_pause_loop(vcpu);
         let guest = &mut self.guest[vcpu];
@@ -72,9 +108,14 @@ impl Simulation<'_> {
     }
 
     fn take_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId, waited_ns: u64) {
+        let me = Holder::thread(thread);
         let state = &mut self.locks[lock];
-        debug_assert_eq!(state.owner, Holder::NONE);
-        state.owner = Holder::thread(thread);
+        debug_assert!(state.owner == Holder::NONE || state.owner == me);
+        state.owner = me;
+        if self.is_modern && state.waiters.contains(&me) {
+            state.waiters.retain(|&sleeper| sleeper != me);
+            state.spinners_mut().hands_off = false;
+        }
         let statistics = state.statistics;
         if waited_ns > 0 {
             let vm = self.machine.vcpus[vcpu].vm;
@@ -91,6 +132,9 @@ impl Simulation<'_> {
         let state = &mut self.locks[lock];
         state.owner = Holder::NONE;
         if let Some(sleeper) = state.waiters.front().map(|sleeper| sleeper.as_thread()) {
+            if std::mem::take(&mut self.locks[lock].spinners_mut().hands_off) {
+                self.locks[lock].owner = Holder::thread(sleeper);
+            }
             let thread = &mut self.threads[sleeper];
             if thread.state == ThreadState::Blocked && thread.granted == LockId::NONE {
                 // Not yet woken by an earlier release.
@@ -103,13 +147,33 @@ impl Simulation<'_> {
 
     /// A woken sleeper, or one that was rescheduled while it spun, runs: is the lock free by chance?
     pub(crate) fn try_mutex_again(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let hands_off = self.vms[self.threads[thread].vm].kernel.features.mutex_handoff;
         let state = &mut self.locks[lock];
-        if state.owner != Holder::NONE {
+        let is_mine = state.owner == Holder::NONE || state.owner == Holder::thread(thread);
+        if !is_mine && hands_off {
+            return self.wait_as_first(vcpu, thread, lock);
+        }
+        if !is_mine {
             return self.sleep_for_mutex(vcpu, thread, lock);
         }
         state.waiters.retain(|&sleeper| sleeper != Holder::thread(thread));
         let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
         self.take_mutex(vcpu, thread, lock, waited_ns);
+    }
+
+    /// The thread was woken in vain, or was rescheduled while it spun.
+    #[cold]
+    fn wait_as_first(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let state = &mut self.locks[lock];
+        let is_first = state.waiters.front() == Some(&Holder::thread(thread));
+        if is_first {
+            state.spinners_mut().hands_off = true;
+        }
+        if is_first && self.may_spin(vcpu, lock) {
+            self.spin_for_mutex(vcpu, lock, true);
+        } else {
+            self.sleep_for_mutex(vcpu, thread, lock);
+        }
     }
 
     /// A spinner runs again, or its interrupt is handled.
@@ -122,20 +186,23 @@ impl Simulation<'_> {
 
     /// A running spinner looks at the lock and at need_resched. Returns whether it left the line.
     fn look_once(&mut self, vcpu: VcpuId, lock: LockId) -> bool {
-        if !self.may_spin(vcpu) {
+        if self.guest[vcpu].need_resched {
             self.stop_spinning(vcpu, lock);
             return true;
         }
+        if self.is_modern && self.spins_in_vain(vcpu, lock) {
+            self.sleep_instead(vcpu, lock);
+            return true;
+        }
         let state = &mut self.locks[lock];
-        let spinners = state.spinners.as_mut().expect("a mutex has spinners");
-        if spinners.vcpus.front() != Some(&vcpu) {
+        if state.spinners().vcpus.front() != Some(&vcpu) {
             return false;
         }
-        if state.owner != Holder::NONE {
-            self.guest[vcpu].frame_mut().symbol = spinners.first_symbol;
+        if state.owner != Holder::NONE && state.owner != Holder::thread(self.guest[vcpu].thread) {
+            self.guest[vcpu].frame_mut().symbol = state.spinners().first_symbol;
             return false;
         }
-        spinners.vcpus.pop_front();
+        state.spinners_mut().vcpus.pop_front();
         self.leave_spin(vcpu);
         let thread = self.guest[vcpu].thread;
         let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
@@ -144,9 +211,53 @@ impl Simulation<'_> {
         true
     }
 
+    /// `mutex_spin_on_owner`, `osq_lock`: the first looks at the holder, the others at the one before them.
+    #[cold]
+    fn spins_in_vain(&self, vcpu: VcpuId, lock: LockId) -> bool {
+        let mut spinners = self.locks[lock].spinners().vcpus.iter();
+        let at = spinners.position(|&spinner| spinner == vcpu).expect("it spins");
+        if at > 0 {
+            return self.seems_preempted(self.locks[lock].spinners().vcpus[at - 1]);
+        }
+        let owner = self.locks[lock].owner;
+        owner != Holder::thread(self.guest[vcpu].thread) && !self.owner_is_on_cpu(lock)
+    }
+
+    /// Leaves the spinners, and takes the lock or sleeps.
+    fn sleep_instead(&mut self, vcpu: VcpuId, lock: LockId) {
+        self.locks[lock].spinners_mut().vcpus.retain(|&spinner| spinner != vcpu);
+        self.leave_spin(vcpu);
+        self.guest[vcpu].frames[0].lock = LockId::NONE;
+        let thread = self.guest[vcpu].thread;
+        if self.locks[lock].owner == Holder::NONE {
+            let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
+            self.take_mutex(vcpu, thread, lock, waited_ns);
+        } else {
+            self.sleep_for_mutex(vcpu, thread, lock);
+        }
+    }
+
+    /// A vCPU was preempted. Its guest may know, and spinners see it.
+    #[cold]
+    pub(crate) fn spinners_see_preempted(&mut self, vcpu: VcpuId) {
+        let lock = self.guest[vcpu].frames[0].lock;
+        if lock == LockId::NONE || self.locks[lock].wait != Wait::SpinOrSleep || !self.seems_preempted(vcpu) {
+            return;
+        }
+        for spinner in self.locks[lock].spinners().vcpus.clone() {
+            let frame = &self.guest[spinner].frames[0];
+            let still_spins = frame.act == Act::SpinLock && frame.lock == lock;
+            if still_spins && self.is_running(spinner) && self.guest[spinner].depth == 0 {
+                self.sync(spinner);
+                self.look_once(spinner, lock);
+                self.retime(spinner);
+            }
+        }
+    }
+
     /// Leaves the spinners: another thread shall run.
     fn stop_spinning(&mut self, vcpu: VcpuId, lock: LockId) {
-        let spinners = self.locks[lock].spinners.as_mut().expect("a mutex has spinners");
+        let spinners = self.locks[lock].spinners_mut();
         spinners.vcpus.retain(|&spinner| spinner != vcpu);
         self.leave_spin(vcpu);
         let guest = &mut self.guest[vcpu];
@@ -160,7 +271,7 @@ impl Simulation<'_> {
     /// other.
     fn let_first_spinners_look(&mut self, lock: LockId) {
         loop {
-            let spinners = self.locks[lock].spinners.as_ref().expect("a mutex has spinners");
+            let spinners = self.locks[lock].spinners();
             let Some(&first) = spinners.vcpus.front() else { return };
             if !self.is_running(first) || self.guest[first].depth > 0 {
                 return;

@@ -16,15 +16,73 @@ impl Simulation<'_> {
     pub(crate) fn place(&self, thread: ThreadId) -> VcpuId {
         let state = &self.threads[thread];
         let previous = state.vcpu;
-        if state.pinned || self.guest[previous].is_idle() {
+        if state.pinned || self.is_available(previous) {
             return previous;
         }
         let vm = &self.vms[state.vm];
         let at = previous.since(vm.first_vcpu);
         (1..vm.vcpus)
             .map(|step| vm.first_vcpu.plus((at + step) % vm.vcpus))
-            .find(|&vcpu| self.guest[vcpu].is_idle())
+            .find(|&vcpu| self.is_available(vcpu))
             .unwrap_or(previous)
+    }
+
+    /// `available_idle_cpu`: idle, with nothing on its way there, and not preempted as far as is known.
+    #[inline]
+    fn is_available(&self, vcpu: VcpuId) -> bool {
+        self.guest[vcpu].is_idle() && (!self.is_modern || self.is_called_nowhere(vcpu))
+    }
+
+    #[cold]
+    fn is_called_nowhere(&self, vcpu: VcpuId) -> bool {
+        self.wake_lists[vcpu].is_empty() && !self.seems_preempted(vcpu)
+    }
+
+    /// What the guest knows of a vCPU (`vcpu_is_preempted`).
+    pub(crate) fn seems_preempted(&self, vcpu: VcpuId) -> bool {
+        let host = &self.machine.vcpus[vcpu];
+        self.vms[host.vm].kernel.features.steal_time && self.is_marked_preempted(vcpu)
+    }
+
+    #[inline]
+    pub(crate) fn is_eevdf(&self, vcpu: VcpuId) -> bool {
+        self.is_modern && self.vms[self.machine.vcpus[vcpu].vm].kernel.is_eevdf
+    }
+
+    /// `ttwu_queue_cond`: it makes threads ready itself.
+    #[inline]
+    pub(crate) fn takes_calls_to_wake(&self, vcpu: VcpuId) -> bool {
+        self.is_modern
+            && self.vms[self.machine.vcpus[vcpu].vm].kernel.features.ttwu_queue
+            && self.guest[vcpu].is_idle()
+    }
+
+    /// The waker takes no lock of the target's, and interrupts are off (`try_to_wake_up`).
+    #[cold]
+    pub(crate) fn begin_call_to_wake(&mut self, vcpu: VcpuId, target: VcpuId, thread: ThreadId) {
+        self.threads[thread].vcpu = target;
+        let send_ns = self.ipi_send_ns(target);
+        let symbol = self.texts[self.vms[self.machine.vcpus[vcpu].vm].text].fixed.wake;
+        self.timed(vcpu, Then::CallToWake, symbol, super::execute::WAKE_NS + send_ns);
+        let frame = self.guest[vcpu].frame_mut();
+        (frame.arg, frame.irqs_off) = (thread.number(), true);
+    }
+
+    /// `__smp_call_single_queue`: only the first on a list is called for.
+    pub(crate) fn call_to_wake(&mut self, vcpu: VcpuId) {
+        let depth = self.guest[vcpu].depth;
+        let frame = self.guest[vcpu].frame_mut();
+        frame.irqs_off = depth > 0;
+        let thread = ThreadId::new(frame.arg);
+        let state = &mut self.threads[thread];
+        state.state = ThreadState::Waking;
+        let target = state.vcpu;
+        self.wake_lists[target].push(thread);
+        if self.wake_lists[target].len() == 1 {
+            self.within_step = vcpu;
+            self.send_ipi(vcpu, target, IpiKind::CallFunction);
+            self.within_step = VcpuId::NONE;
+        }
     }
 
     /// In the runqueue lock of the target: the thread is ready there.
@@ -36,13 +94,23 @@ impl Simulation<'_> {
         state.waits_for = WaitsFor::Nothing;
         state.woken_at_ns = now_ns;
         let (target, vm) = (state.vcpu, state.vm);
+        let is_eevdf = self.is_eevdf(target);
+        if is_eevdf {
+            self.place_thread(target, thread);
+        }
         let on = &mut self.guest[target];
         on.queue.push_back(thread);
         let idle = on.thread == ThreadId::NONE;
-        let preempts = !idle && now_ns.saturating_sub(on.thread_since_ns) >= WAKEUP_GRANULARITY_NS;
+        let preempts = if is_eevdf {
+            !idle && self.pick_thread(target).is_some_and(|at| self.guest[target].queue[at] == thread)
+        } else {
+            !idle && now_ns.saturating_sub(on.thread_since_ns) >= WAKEUP_GRANULARITY_NS
+        };
         self.vms[vm].ready_threads += 1;
         self.release(vcpu);
-        if preempts {
+        if preempts && is_eevdf {
+            self.guest[target].need_resched = true;
+        } else if preempts {
             // The woken one goes first.
             let on = &mut self.guest[target];
             on.queue.pop_back();
@@ -72,6 +140,9 @@ impl Simulation<'_> {
 
     /// The guest's scheduler takes the running thread off.
     pub(crate) fn preempt_thread(&mut self, vcpu: VcpuId) {
+        if self.is_eevdf(vcpu) {
+            self.charge_thread(vcpu);
+        }
         let guest = &mut self.guest[vcpu];
         let thread = guest.thread;
         let frame = &guest.frames[0];
@@ -98,9 +169,13 @@ impl Simulation<'_> {
         self.release(vcpu);
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
+        let mut next = if self.is_eevdf(vcpu) {
+            self.pick_next_thread(vcpu)
+        } else {
+            self.guest[vcpu].queue.pop_front()
+        };
         let guest = &mut self.guest[vcpu];
         guest.need_resched = false;
-        let mut next = guest.queue.pop_front();
         if next.is_some() {
             self.vms[vm].ready_threads -= 1;
         } else if self.vms[vm].ready_threads > 0 {
@@ -125,6 +200,9 @@ impl Simulation<'_> {
                     (now_ns / period + 1) * period + u64::from(vcpu.number()) * 1_000 % period;
             }
         }
+        if self.is_eevdf(vcpu) {
+            self.run_thread(vcpu, thread);
+        }
         let state = &mut self.threads[thread];
         state.state = ThreadState::Running;
         state.vcpu = vcpu;
@@ -142,6 +220,12 @@ impl Simulation<'_> {
         }
         self.machine.emit(TraceEvent::ThreadSwitched { vcpu, thread });
         self.resume_thread(vcpu, thread);
+    }
+
+    #[cold]
+    fn pick_next_thread(&mut self, vcpu: VcpuId) -> Option<ThreadId> {
+        let at = self.pick_thread(vcpu)?;
+        self.guest[vcpu].queue.remove(at)
     }
 
     /// What the TLB of a vCPU holds, and its pCPU's caches: a workload's, or `NONE`.
@@ -172,10 +256,20 @@ impl Simulation<'_> {
             let found = on.queue.iter().position(|&thread| !threads[thread].pinned);
             if let Some(found) = found {
                 self.vms[vm].ready_threads -= 1;
+                let thread = self.guest[other].queue[found];
+                self.leave_queue(other, vcpu, thread);
                 return self.guest[other].queue.remove(found);
             }
         }
         None
+    }
+
+    /// A ready thread goes to another vCPU; it is in the first one's queue still.
+    pub(crate) fn leave_queue(&mut self, from: VcpuId, to: VcpuId, thread: ThreadId) {
+        if self.is_eevdf(from) {
+            self.remove_thread(from, thread);
+            self.place_thread(to, thread);
+        }
     }
 
     /// The idle loop: HLT, unless something came in.
@@ -209,12 +303,16 @@ impl Simulation<'_> {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
         let slice_ns = self.vms[vm].kernel.thread_slice_ns;
+        let is_eevdf = self.is_eevdf(vcpu);
+        let slice_is_over = is_eevdf && self.charge_thread(vcpu);
         let guest = &mut self.guest[vcpu];
         guest.clock_set_ns = now_ns;
-        if guest.thread != ThreadId::NONE
-            && !guest.queue.is_empty()
-            && now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)
-        {
+        let is_over = if is_eevdf {
+            slice_is_over
+        } else {
+            now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)
+        };
+        if guest.thread != ThreadId::NONE && !guest.queue.is_empty() && is_over {
             guest.need_resched = true;
         }
         if self.vms[vm].balancing.is_some() {

@@ -1,7 +1,7 @@
 //! What a simulation has of each VM and each workload.
 
 use crate::guest::{balance::Balancing, network::Nic};
-use microslice_model::config::ShownCount;
+use microslice_model::config::{KernelFeatures, ShownCount};
 use microslice_model::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 
 /// What a guest kernel does with time, from its configuration.
@@ -16,6 +16,8 @@ pub struct KernelTimes {
     pub reschedule_ns: u64,
     pub tick_handler_ns: u64,
     pub switch_ns: u64,
+    pub is_eevdf: bool,
+    pub features: KernelFeatures,
     pub pv_tlb_flush: bool,
     pub pv_ipi_yield: bool,
     /// For how long a vCPU that takes a spinlock says that it isn't to be preempted; 0: it says nothing.

@@ -11,11 +11,12 @@ pub struct Slots {
     pub host_timer: u32,
     pub progress: u32,
     pub warmup: u32,
+    limits: u32,
     pub count: u32,
 }
 
 impl Slots {
-    pub fn new(pcpus: usize, threads: usize, vms: usize) -> Self {
+    pub fn new(pcpus: usize, threads: usize, vms: usize, limits: usize) -> Self {
         let (pcpus, threads, vms) = (pcpus as u32, threads as u32, vms as u32);
         let nics = pcpus + 1 + threads;
         let host_timer = nics + vms;
@@ -26,7 +27,8 @@ impl Slots {
             host_timer,
             progress: host_timer + 1,
             warmup: host_timer + 2,
-            count: host_timer + 3,
+            limits: host_timer + 3,
+            count: host_timer + 3 + limits as u32,
         }
     }
 
@@ -34,6 +36,16 @@ impl Slots {
     #[inline]
     pub fn thread(&self, thread: ThreadId) -> u32 {
         self.threads + thread.number()
+    }
+
+    /// Of a VM's `cpu.max`.
+    pub fn limit(&self, limit: usize) -> u32 {
+        self.limits + limit as u32
+    }
+
+    /// The other way round.
+    pub fn limit_of(&self, slot: u32) -> Option<usize> {
+        slot.checked_sub(self.limits).map(|limit| limit as usize)
     }
 
     pub fn nic(&self, vm: VmId) -> u32 {

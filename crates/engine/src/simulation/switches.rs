@@ -4,7 +4,7 @@ use super::Simulation;
 use crate::guest::Act;
 use microslice_model::events::{StopReason, TraceEvent};
 use microslice_model::ids::{PcpuId, VcpuId};
-use microslice_model::machine::VcpuState;
+use microslice_model::machine::{Distance, VcpuState};
 use microslice_model::scheduler::ChoiceCosts;
 
 impl Simulation<'_> {
@@ -14,7 +14,10 @@ impl Simulation<'_> {
             self.sync(current);
             self.polled_in_vain(current, pcpu);
         }
-        let reason = std::mem::replace(&mut self.why[pcpu], StopReason::Preempted);
+        let mut reason = std::mem::replace(&mut self.why[pcpu], StopReason::Preempted);
+        if current != VcpuId::NONE && self.is_throttled(current, pcpu) {
+            reason = StopReason::Throttled;
+        }
         let stopped = (current != VcpuId::NONE).then_some((current, reason));
         if current != VcpuId::NONE {
             self.sync(current);
@@ -31,6 +34,7 @@ impl Simulation<'_> {
                 let looks_ns = u64::from(std::mem::take(&mut self.machine.looks)) * self.costs.exit_ns;
                 self.guest[current].ple_batch_until_ns = 0;
                 self.guest[current].overhead_ns += locks_ns + looks_ns;
+                self.limit_turn(current, pcpu);
                 return self.arm(pcpu);
             }
         }
@@ -54,6 +58,9 @@ impl Simulation<'_> {
         }
         if pick.is_some() != (current != VcpuId::NONE) {
             self.change_siblings_speed(pcpu);
+        }
+        if self.is_modern && current != VcpuId::NONE {
+            self.spinners_see_preempted(current);
         }
         if self.machine.reads_counters() && current != VcpuId::NONE {
             self.tell_stop(current);
@@ -100,6 +107,7 @@ impl Simulation<'_> {
                 self.machine.waits_in_exit(vcpu, true);
             }
         }
+        self.end_limited_turn(vcpu, pcpu);
         self.machine.pcpus[pcpu].current = VcpuId::NONE;
         let on = &mut self.machine.pcpu_times[pcpu];
         on.busy_ns += now_ns - on.since_ns;
@@ -130,7 +138,7 @@ impl Simulation<'_> {
         self.measured.got_pcpu_after(waited_ns);
         host.since_ns = now_ns;
         host.pcpu = pcpu;
-        let was_woken = !host.preempted && !host.yielded;
+        let was_woken = !host.preempted && !host.yielded && !self.cpu_limits.comes_back(vcpu);
         let halt_ns = if was_woken { self.costs.halt_ns } else { 0 };
         if was_woken {
             self.halt_polling.ran_again(now_ns, vcpu);
@@ -161,6 +169,7 @@ impl Simulation<'_> {
         if self.times_guests {
             self.note_mode(vcpu);
         }
+        self.limit_turn(vcpu, pcpu);
         self.arm(pcpu);
     }
 
@@ -182,8 +191,11 @@ impl Simulation<'_> {
         } else {
             costs.cache_refill_max_ns
         };
-        let is_far = self.machine.llc_of(pcpu) != self.machine.llc_of(warmth.left_pcpu);
-        let far_ns = if is_far { costs.llc_migration_ns } else { 0 };
+        let far_ns = match self.machine.distance(pcpu, warmth.left_pcpu) {
+            Distance::Cache => 0,
+            Distance::Node => costs.llc_migration_ns,
+            Distance::Host => costs.llc_migration_ns + costs.node_migration_ns,
+        };
         let felt = |cost_ns| cost_ns * u64::from(warmth.sensitivity) / 1000;
         let most_ns = costs.cache_refill_max_ns + felt(far_ns);
         // A vCPU that owes more since it came from afar is excused nothing by being preempted.
@@ -224,6 +236,9 @@ impl Simulation<'_> {
                 self.resume(vcpu);
                 self.arm(pcpu);
             }
+            return;
+        }
+        if self.cpu_limits.rests(vcpu) {
             return;
         }
         host.since_ns = self.machine.now_ns;

@@ -30,6 +30,7 @@ fn stop_name(reason: StopReason) -> &'static str {
         StopReason::LockHlt => "lock_hlt",
         StopReason::SliceExpired => "slice_expired",
         StopReason::Preempted => "preempted",
+        StopReason::Throttled => "throttled",
     }
 }
 

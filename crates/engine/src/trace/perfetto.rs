@@ -80,7 +80,7 @@ impl<W: Write> Writing<'_, W> {
     fn stopping(&mut self, time_ns: u64, event: &TraceEvent) {
         let TraceEvent::Stopping { vcpu, pcpu, reason, ip, symbol } = *event else { return };
         let function = text("function", name_at(&self.names.symbols, symbol));
-        let could_go_on = !matches!(reason, StopReason::Hlt | StopReason::LockHlt);
+        let could_go_on = !matches!(reason, StopReason::Hlt | StopReason::LockHlt | StopReason::Throttled);
         let notes = vec![function, pointer("ip", ip)];
         self.trace.stopping(time_ns, of(vcpu), on(pcpu), stop_name(reason), notes, could_go_on);
     }

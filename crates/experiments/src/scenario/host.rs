@@ -18,9 +18,10 @@ const COST_NS: RangeInclusive<u64> = 0..=100_000_000;
 const PLE_WINDOW_NS: RangeInclusive<u64> = 100..=1_000_000_000;
 const PLE_WINDOW_GROW: RangeInclusive<u64> = 1..=64;
 
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "pcpus",
     "llc_pcpus",
+    "node_pcpus",
     "smt_threads",
     "smt_busy_speed",
     "smt_spin_speed",
@@ -31,7 +32,7 @@ pub const KEYS: [&str; 11] = [
     "ple",
     "kvm",
 ];
-pub const COST_KEYS: [&str; 10] = [
+pub const COST_KEYS: [&str; 11] = [
     "context_switch",
     "exit",
     "ipi_send",
@@ -40,6 +41,7 @@ pub const COST_KEYS: [&str; 10] = [
     "cache_refill_max",
     "cache_displace",
     "llc_migration",
+    "node_migration",
     "kick",
     "halt",
 ];
@@ -54,6 +56,7 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
     let pcpus =
         table.integer("pcpus", 1..=PCPUS_MAX)?.ok_or_else(|| table.missing("pcpus", "a number from 1"))?;
     let llc_pcpus = table.integer("llc_pcpus", 0..=pcpus)?.unwrap_or(0);
+    let node_pcpus = table.integer("node_pcpus", 0..=pcpus)?.unwrap_or(0);
     let smt_threads = table.integer("smt_threads", 1..=SMT_THREADS_MAX)?.unwrap_or(1);
     let frequency_hz = table.parsed("frequency", |text| match units::frequency_hz(text)? {
         hz if (1e6..=1e11).contains(&hz) => Ok(hz),
@@ -64,9 +67,10 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
     let smt_busy_speed_permille = read_speed(&table, "smt_busy_speed", 100)?.unwrap_or(1_000);
     let smt_spin_speed_permille =
         read_speed(&table, "smt_spin_speed", smt_busy_speed_permille)?.unwrap_or(smt_busy_speed_permille);
-    Ok(HostConfig {
+    let host = HostConfig {
         pcpus: pcpus as usize,
         llc_pcpus: llc_pcpus as usize,
+        node_pcpus: node_pcpus as usize,
         smt_threads: smt_threads as usize,
         smt_busy_speed_permille,
         smt_spin_speed_permille,
@@ -77,7 +81,14 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
             .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
         ple: read_ple(ple, frequency_hz)?,
         kvm: table.get("kvm").map(|node| read_kvm(node, frequency_hz)).transpose()?,
-    })
+    };
+    match host.misfit() {
+        Some((key, cause)) => {
+            let cause = format!("the topology doesn't add up: {cause}");
+            Err(ScenarioError::new(&table.get(key).unwrap_or(node).place, cause))
+        }
+        None => Ok(host),
+    }
 }
 
 fn read_boosts(node: &Node, frequency_hz: Option<f64>) -> Result<BoostCosts, ScenarioError> {
@@ -127,6 +138,7 @@ fn read_queue_locks(node: &Node, frequency_hz: Option<f64>) -> Result<QueueLockC
 fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, ScenarioError> {
     let table = TableReader::open(node, "costs", &COST_KEYS)?;
     let cost = |key: &str| read_cost(&table, key, frequency_hz);
+    let optional = |key: &str| read_optional_cost(&table, key, frequency_hz).map(Option::unwrap_or_default);
     let ipi_delivery_ns = cost("ipi_delivery")?;
     let interrupt_entry_ns = read_optional_cost(&table, "interrupt_entry", frequency_hz)?;
     Ok(CostModel {
@@ -138,8 +150,9 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
         cache_refill_max_ns: cost("cache_refill_max")?,
         cache_displace_ns: cost("cache_displace")?,
         llc_migration_ns: cost("llc_migration")?,
-        kick_ns: read_optional_cost(&table, "kick", frequency_hz)?.unwrap_or(0),
-        halt_ns: read_optional_cost(&table, "halt", frequency_hz)?.unwrap_or(0),
+        node_migration_ns: optional("node_migration")?,
+        kick_ns: optional("kick")?,
+        halt_ns: optional("halt")?,
     })
 }
 

@@ -7,7 +7,8 @@ use super::units;
 use microslice_engine::SimError;
 use microslice_engine::text;
 use microslice_model::config::{
-    BalanceConfig, BalanceRule, GuestKernelConfig, LockConfig, LockKind, RUNQUEUE, ShownCount, SymbolTable,
+    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RUNQUEUE,
+    ShownCount, SymbolTable, ThreadScheduler,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
 use std::ops::RangeInclusive;
@@ -22,9 +23,11 @@ pub const HANDLER_NS: RangeInclusive<u64> = 1..=100_000_000;
 const SPIN_NS: RangeInclusive<u64> = 100..=units::HOUR_NS;
 /// Threads' turns.
 const SLICE_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
+const THREAD_SCHEDULERS: [(&str, ThreadScheduler); 2] =
+    [("fifo", ThreadScheduler::Fifo), ("eevdf", ThreadScheduler::Eevdf)];
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 19] = [
+pub const KEYS: [&str; 25] = [
     "symbols",
     "lock_kind",
     "pv_spin",
@@ -37,6 +40,12 @@ pub const KEYS: [&str; 19] = [
     "balloons",
     "tick",
     "thread_slice",
+    "thread_scheduler",
+    "steal_time",
+    "mutex_handoff",
+    "pv_ipi",
+    "ttwu_queue",
+    "lazy_tlb",
     "pv_tlb_flush",
     "pv_ipi_yield",
     "call_function_handler",
@@ -148,6 +157,10 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         balance: read_balance(&table)?,
         tick_hz: read_tick(&table)?,
         thread_slice_ns: required("thread_slice", SLICE_NS)?,
+        thread_scheduler: table
+            .choice("thread_scheduler", &THREAD_SCHEDULERS)?
+            .unwrap_or(ThreadScheduler::Fifo),
+        features: read_features(&table)?,
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
@@ -160,6 +173,18 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         tick_handler_ns: required("tick_handler", HANDLER_NS)?,
         thread_switch_ns: required("thread_switch", HANDLER_NS)?,
         locks,
+    })
+}
+
+/// What kernels of today do; none of it is there unless it is said.
+fn read_features(table: &TableReader<'_>) -> Result<KernelFeatures, ScenarioError> {
+    let has = |key: &str| Ok(table.boolean(key)?.unwrap_or(false));
+    Ok(KernelFeatures {
+        steal_time: has("steal_time")?,
+        mutex_handoff: has("mutex_handoff")?,
+        pv_ipi: has("pv_ipi")?,
+        ttwu_queue: has("ttwu_queue")?,
+        lazy_tlb: has("lazy_tlb")?,
     })
 }
 

@@ -303,7 +303,6 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let policy = table.get("policy").ok_or_else(|| table.missing("policy", "such as credit"))?;
     let scheduler = policy::read(policy, host.pcpus)?;
     let delay = delay::read(policy, scheduler.shortest_turn_ns())?;
-    let pcpus = vm::Pcpus { all: host.pcpus, normal: host.pcpus - scheduler.most_micro_pcpus() };
     let duration_ns = table.time("duration", 1..=units::HOUR_NS)?;
     let warmup_ns = table.time("warmup", 0..=units::HOUR_NS)?.unwrap_or(0);
     check_profile_interval(&scheduler, warmup_ns + duration_ns.unwrap_or(0), policy)?;
@@ -312,7 +311,7 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
     }
     for node in table.list("vm", VMS_MAX)? {
-        vm::read(node, pcpus, &mut vms)?;
+        vm::read(node, host.pcpus, &mut vms)?;
     }
     if vms.is_empty() {
         return Err(table.missing("vm", "at least one [[vm]]"));

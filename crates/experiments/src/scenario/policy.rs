@@ -139,9 +139,11 @@ const SCHEDULERS: [Row; 8] = [
         ],
         read_micro_sliced,
     ),
-    ("eevdf", &["base_slice", "tick", "directed_yield", "groups", "ipi_aware"], |table, _| {
-        Ok(SchedulerKind::Eevdf(read_groups(table)?))
-    }),
+    (
+        "eevdf",
+        &["base_slice", "tick", "directed_yield", "groups", "ipi_aware", "boosts_woken"],
+        |table, _| Ok(SchedulerKind::Eevdf(read_groups(table)?)),
+    ),
     (
         "beside",
         &[
@@ -304,6 +306,7 @@ fn read_eevdf(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
         directed_yield: table.boolean("directed_yield")?.unwrap_or(true),
         groups: false,
         ipi_aware: false,
+        boosts_woken: true,
     })
 }
 
@@ -313,7 +316,8 @@ fn read_groups(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
     if let Some(node) = table.get("ipi_aware").filter(|_| ipi_aware && !groups) {
         return Err(ScenarioError::new(&node.place, "`ipi_aware` needs `groups = true`"));
     }
-    Ok(EevdfConfig { groups, ipi_aware, ..read_eevdf(table)? })
+    let boosts_woken = table.boolean("boosts_woken")?.unwrap_or(true);
+    Ok(EevdfConfig { groups, ipi_aware, boosts_woken, ..read_eevdf(table)? })
 }
 
 /// In the ranges of `microslice run --beside`.

@@ -47,7 +47,7 @@ fn a_small_scenario_becomes_a_configuration() {
 fn an_unknown_key_is_named_with_its_place_and_the_allowed_ones() {
     assert_eq!(
         refuse_with("vcpus = 2", "vcpu = 2"),
-        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, affinity, pinned, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
+        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, cpu_max, affinity, pinned, vcpupin, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
     );
 }
 
@@ -83,6 +83,45 @@ fn negative_and_absurd_numbers_are_refused_with_the_limits() {
 fn zero_pcpus_are_refused() {
     let text = SMALL.replace("host = \"xeon-e5645\"", "host = { extends = \"xeon-e5645\", pcpus = 0 }");
     assert_eq!(refuse(&text), "bad.toml:2:42: `pcpus` is a whole number from 1 to 8192, not 0");
+}
+
+#[test]
+fn a_topology_that_does_not_add_up_is_refused() {
+    let refused = |keys: &str| {
+        let host = format!("host = {{ extends = \"xeon-e5645\", {keys} }}");
+        refuse(&SMALL.replace("host = \"xeon-e5645\"", &host))
+    };
+    assert_eq!(
+        refused("llc_pcpus = 8"),
+        "bad.toml:2:46: the topology doesn't add up: the 8 pCPUs of a cache don't divide `pcpus`, 12"
+    );
+    assert!(refused("pcpus = 3").contains("the 2 threads of a core don't divide `pcpus`, 3"));
+    assert!(refused("llc_pcpus = 3").contains("the 2 threads of a core don't divide `llc_pcpus`, 3"));
+    assert!(refused("llc_pcpus = 4, node_pcpus = 6").contains("of a cache don't divide `node_pcpus`, 6"));
+    assert!(refused("node_pcpus = 6").contains("the 12 pCPUs of a cache don't divide `node_pcpus`, 6"));
+}
+
+#[test]
+fn a_cpu_max_that_no_kernel_takes_is_refused() {
+    let refused = |max: &str| refuse(&SMALL.replace("vcpus = 2", &format!("vcpus = 2\ncpu_max = \"{max}\"")));
+    assert_eq!(
+        refused("999 100000"),
+        "bad.toml:8:11: `cpu_max`: the quota is 1000 to 4096000000 us, not 999"
+    );
+    assert!(refused("50000 2000000").contains("the period is 1000 to 1000000 us, not 2000000"));
+    assert!(refused("50 %").contains("expected `cpu.max` as its file has it"));
+}
+
+#[test]
+fn pins_that_do_not_fit_a_vm_are_refused() {
+    let refused = |keys: &str| refuse(&SMALL.replace("vcpus = 2", &format!("vcpus = 2\n{keys}")));
+    assert_eq!(
+        refused("vcpupin = [0]"),
+        "bad.toml:8:11: `vcpupin` has 1 pCPUs; the VM has 2 vCPUs: name one for each"
+    );
+    assert!(refused("vcpupin = [0, 12]").contains("`vcpupin` is a whole number from 0 to 11, not 12"));
+    assert!(refused("vcpupin = [0, 1]\naffinity = [0]").contains("leave `affinity` out"));
+    assert!(refused("vcpupin = [0, 1]\npinned = true").contains("leave `pinned` out"));
 }
 
 #[test]

@@ -6,8 +6,9 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
 use super::{kernel, policy, units};
-use microslice_model::config::{NicConfig, Stream, VmConfig, VmKnobs};
+use microslice_model::config::{CpuMax, NicConfig, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Larger than any guest that KVM supports.
 const VCPUS_MAX: u64 = 4_096;
@@ -31,16 +32,21 @@ const TOTALS: [(&str, usize, Count); 4] = [
 const COPIES_MAX: u64 = 16_384;
 const WORKLOADS_MAX: usize = 64;
 const WEIGHT_MAX: u64 = 65_535;
+/// Those of the kernel (`max_bw_quota_period_us`, `min_bw_quota_period_us`); quotas of 4,096 vCPUs.
+const CPU_PERIOD_US: RangeInclusive<u64> = 1_000..=1_000_000;
+const CPU_QUOTA_US: RangeInclusive<u64> = 1_000..=4_096_000_000;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 14] = [
     "name",
     "copies",
     "vcpus",
     "weight",
+    "cpu_max",
     "affinity",
     "pinned",
+    "vcpupin",
     "kernel",
     "workloads",
     "nic",
@@ -53,16 +59,8 @@ pub const NIC_KEYS: [&str; 7] =
 pub const TCP_KEYS: [&str; 4] = ["link", "window", "packet", "round_trip"];
 pub const UDP_KEYS: [&str; 2] = ["rate", "packet"];
 
-/// What there is to run on.
-#[derive(Clone, Copy)]
-pub struct Pcpus {
-    pub all: usize,
-    /// The first ones, which are never micro-sliced.
-    pub normal: usize,
-}
-
 /// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
-pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
+pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
     let table = TableReader::open(node, "a VM", &KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
     let name = reader::name(name_node, "a VM")?;
@@ -94,7 +92,8 @@ pub fn read(node: &Node, pcpus: Pcpus, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         vcpus,
         weight: table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32,
         affinity: read_affinity(&table, pcpus)?,
-        pinned: read_pinned(&table)?,
+        cpu_max: read_cpu_max(&table)?,
+        pins: read_pins(&table, vcpus, pcpus)?,
         kernel,
         workloads,
         nic,
@@ -128,41 +127,62 @@ fn read_knobs(table: &TableReader<'_>) -> Result<VmKnobs, ScenarioError> {
     })
 }
 
-fn read_affinity(table: &TableReader<'_>, pcpus: Pcpus) -> Result<Vec<usize>, ScenarioError> {
+fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, ScenarioError> {
     let mut affinity = Vec::new();
-    for node in table.list("affinity", pcpus.all)? {
-        let pcpu = reader::integer(node, "affinity", 0..=pcpus.all as u64 - 1)? as usize;
+    for node in table.list("affinity", pcpus)? {
+        let pcpu = reader::integer(node, "affinity", 0..=pcpus as u64 - 1)? as usize;
         if affinity.contains(&pcpu) {
             return Err(ScenarioError::new(&node.place, format!("pCPU {pcpu} twice in one affinity")));
         }
         affinity.push(pcpu);
     }
-    if let Some(node) = table.get("affinity")
-        && !affinity.is_empty()
-        && affinity.iter().all(|&pcpu| pcpu >= pcpus.normal)
-    {
-        let cause = format!(
-            "`affinity` names only pCPUs that this policy may micro-slice ({} to {}); add one below {}",
-            pcpus.normal,
-            pcpus.all - 1,
-            pcpus.normal
-        );
-        return Err(ScenarioError::new(&node.place, cause));
-    }
     affinity.sort_unstable();
     Ok(affinity)
 }
 
-/// Every vCPU on a pCPU of its own number.
-fn read_pinned(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+/// `cpu.max`, as its file says it: microseconds in each period, and the period's length (default 100,000).
+fn read_cpu_max(table: &TableReader<'_>) -> Result<Option<CpuMax>, ScenarioError> {
+    let max = table.parsed("cpu_max", |text| {
+        let expected = "expected `cpu.max` as its file has it: \"150000 100000\", or \"max\"";
+        let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), "100000"));
+        let us = |text: &str| text.trim().parse::<u64>().map_err(|_| expected.to_owned());
+        let within = |name: &str, us: u64, allowed: RangeInclusive<u64>| match allowed.contains(&us) {
+            true => Ok(us * 1_000),
+            false => Err(format!("the {name} is {} to {} us, not {us}", allowed.start(), allowed.end())),
+        };
+        let period_ns = within("period", us(period)?, CPU_PERIOD_US)?;
+        Ok(match quota {
+            "max" => None,
+            quota => Some(CpuMax { quota_ns: within("quota", us(quota)?, CPU_QUOTA_US)?, period_ns }),
+        })
+    })?;
+    Ok(max.flatten())
+}
+
+/// `vcpupin`, as libvirt calls it: the pCPU of each vCPU; or `pinned`: that of its number.
+fn read_pins(table: &TableReader<'_>, vcpus: usize, pcpus: usize) -> Result<Vec<usize>, ScenarioError> {
     let pinned = table.boolean("pinned")?.unwrap_or(false);
-    match table.get("affinity") {
-        Some(node) if pinned => {
-            let cause = "`pinned` says where each vCPU runs; leave `affinity` out";
-            Err(ScenarioError::new(&node.place, cause))
+    let own = table.get("vcpupin");
+    let word = if own.is_some() { "vcpupin" } else { "pinned" };
+    let others = [("pinned", pinned && own.is_some()), ("affinity", pinned || own.is_some())];
+    for (other, is_too_many) in others {
+        if let Some(node) = table.get(other).filter(|_| is_too_many) {
+            let cause = format!("`{word}` says where each vCPU runs; leave `{other}` out");
+            return Err(ScenarioError::new(&node.place, cause));
         }
-        _ => Ok(pinned),
     }
+    let Some(own) = own else {
+        return Ok(if pinned { (0..vcpus).map(|vcpu| vcpu % pcpus).collect() } else { Vec::new() });
+    };
+    let pins = table.list("vcpupin", VCPUS_MAX as usize)?;
+    let pins = pins.iter().map(|node| reader::integer(node, "vcpupin", 0..=pcpus as u64 - 1));
+    let pins = pins.map(|pcpu| Ok(pcpu? as usize)).collect::<Result<Vec<_>, ScenarioError>>()?;
+    if pins.len() != vcpus {
+        let cause =
+            format!("`vcpupin` has {} pCPUs; the VM has {vcpus} vCPUs: name one for each", pins.len());
+        return Err(ScenarioError::new(&own.place, cause));
+    }
+    Ok(pins)
 }
 
 fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {

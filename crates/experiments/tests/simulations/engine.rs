@@ -61,6 +61,7 @@ fn always_critical(grace: u32, seed: u64) -> RunReport {
     config.scheduler = scenario("dedup-swaptions", "micro:1", 0).scheduler;
     with_rules(&mut config, grace, true, 0);
     (config.seed, config.duration_ns, config.host.pcpus, config.vms[0].vcpus) = (seed, 2 * S, 3, 2);
+    config.host.smt_threads = 1;
     // A lock for each thread, so that nobody ever waits for one.
     config.vms[0].kernel.locks.push(LockConfig {
         name: "own".into(),
@@ -288,6 +289,7 @@ fn a_waker_that_loses_its_pcpu_to_the_woken_vcpu_halts_only_when_it_runs_again()
     let mut config = one_vm(program, 3);
     let short = scenario("dedup-swaptions", "credit-0.1ms", 0).scheduler;
     (config.scheduler, config.host.pcpus, config.vms[0].vcpus) = (short, 3, 3);
+    config.host.smt_threads = 1;
     let vm = |number| VmConfig { name: format!("vm{number}"), ..config.vms[0].clone() };
     config.vms = (0..3).map(vm).collect();
     for seed in 0..20 {

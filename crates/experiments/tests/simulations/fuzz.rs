@@ -57,6 +57,7 @@ prop_compose! {
         config.seed = seed;
         config.warmup_ns = 10 * MS;
         config.host.pcpus = pcpus;
+        config.host.smt_threads = if pcpus.is_multiple_of(2) { 2 } else { 1 };
         with_rules(&mut config, rules.0, rules.1, rules.2);
         (config.host.ple.enabled, config.host.ple.window_grow) = (ple, window_grow);
         let of_kvm =
@@ -150,11 +151,18 @@ fn nic() -> impl Strategy<Value = NicConfig> {
     })
 }
 
+fn features() -> impl Strategy<Value = (ThreadScheduler, KernelFeatures)> {
+    any::<[bool; 6]>().prop_map(|[eevdf, steal_time, mutex_handoff, pv_ipi, ttwu_queue, lazy_tlb]| {
+        let scheduler = if eevdf { ThreadScheduler::Eevdf } else { ThreadScheduler::Fifo };
+        (scheduler, KernelFeatures { steal_time, mutex_handoff, pv_ipi, ttwu_queue, lazy_tlb })
+    })
+}
+
 prop_compose! {
     /// The same with networks, pipelines and affinities.
     fn furnished()(
         config in fuzzed(),
-        modern: bool,
+        modern in prop::option::of(features()),
         affinities in prop::collection::vec(0u32..32, 3),
         nic in prop::option::of(nic()),
         capacity in prop::option::of(1usize..20),
@@ -164,8 +172,9 @@ prop_compose! {
     ) -> SimulationConfig {
         let mut config = config;
         for vm in &mut config.vms {
-            if modern {
+            if let Some((scheduler, features)) = modern {
                 (vm.kernel.symbols, vm.kernel.pv_tlb_flush) = (SymbolTable::LinuxModern, true);
+                (vm.kernel.thread_scheduler, vm.kernel.features) = (scheduler, features);
             }
             vm.kernel.locks.iter_mut().for_each(|lock| lock.instances = instances);
             let add = |vm: &mut VmConfig, (name, program): (&str, Vec<Phase>)| {
@@ -216,12 +225,17 @@ prop_compose! {
         slice_ns in prop::option::of(prop_oneof![US..=200 * US, MS..=30 * MS]),
         pins in prop::collection::vec((prop::option::weighted(0.2, 0usize..20), prop::bool::weighted(0.2)), 3),
         balance in prop::option::of(balance()),
+        limits in prop::collection::vec(prop::option::weighted(0.3, (MS..=100 * MS, MS..=50 * MS)), 3),
     ) -> SimulationConfig {
         let mut config = config;
+        for (vm, limit) in config.vms.iter_mut().zip(limits) {
+            vm.cpu_max = limit.map(|(quota_ns, period_ns)| CpuMax { quota_ns, period_ns });
+        }
         if let Some(slice_ns) = slice_ns {
             with_slice(&mut config.scheduler, slice_ns);
         }
-        config.host.llc_pcpus = pcpus.div_ceil(caches);
+        config.host.llc_pcpus = pcpus.div_ceil(caches * threads) * threads;
+        let pcpus = config.host.llc_pcpus * caches;
         (config.host.pcpus, config.host.smt_threads) = (pcpus, threads);
         for (vm, (vcpus, weight)) in config.vms.iter_mut().zip(vms) {
             (vm.vcpus, vm.weight) = (vcpus, weight);
@@ -230,7 +244,7 @@ prop_compose! {
             vm.workloads[0].pinned_vcpu = thread.map(|thread| thread % vm.vcpus);
             vm.kernel.balance = balance.clone();
             if pinned {
-                (vm.pinned, vm.affinity) = (true, Vec::new());
+                (vm.pins, vm.affinity) = ((0..vm.vcpus).map(|vcpu| vcpu % pcpus).collect(), Vec::new());
             }
         }
         if let SchedulerKind::MicroSliced(micro) = &mut config.scheduler {

@@ -97,7 +97,7 @@ fn shootdowns(kvm: &str, vms: usize) -> RunReport {
         name = "guest"
         vcpus = 4
         copies = {vms}
-        kernel = {{ extends = "linux-modern", pv_tlb_flush = false, pv_ipi_yield = false }}
+        kernel = "linux-6.12-nopv"
         workloads = [{{ name = "maps", threads = "per vcpu", address_space = "shared", program = [
             {{ compute = "exponential 200 us" }}, {{ shootdown = "1 us" }}, {{ progress = 1 }},
         ] }}]

@@ -1,5 +1,7 @@
 //! How each kind of lock treats its waiters. Every run here has the checkers on.
 
+mod hybrid;
+
 use crate::common::{compute, one_vm, run};
 use microslice_engine::report::RunReport;
 use microslice_engine::simulate;

@@ -48,8 +48,9 @@ fn vm(party: &Party) -> String {
     let affinity =
         if party.pcpus.is_empty() { String::new() } else { format!("affinity = {:?}", party.pcpus) };
     let (name, weight, workload) = (party.name, party.weight, workload(party.does));
+    let cpu_max = party.limit.map_or_else(String::new, |limit| format!("cpu_max = \"{}\"", limit.text()));
     format!(
-        "[[vm]]\nname = \"{name}\"\nvcpus = {vcpus}\nkernel = \"linux-4.4\"\nweight = {weight}\n{affinity}\n\
+        "[[vm]]\nname = \"{name}\"\nvcpus = {vcpus}\nkernel = \"linux-4.4\"\nweight = {weight}\n{affinity}\n{cpu_max}\n\
          workloads = [{workload}]\n"
     )
 }
@@ -79,13 +80,17 @@ fn broken_with(row: &Promise, policy: &str, seed: u64) -> Vec<String> {
     let all_ns: u64 = report.vms.iter().map(|vm| vm.run_ns).sum();
     let mut found = Vec::new();
     for (party, vm) in row.parties.iter().zip(&report.vms) {
-        let (share, due) = (vm.run_ns as f64 / all_ns as f64, row.share(party.name));
+        let (share, due) = match party.limit {
+            Some(limit) => (vm.run_ns as f64 / report.measured_ns as f64, limit.cpus()),
+            None => (vm.run_ns as f64 / all_ns as f64, row.share(party.name)),
+        };
         if !row.simulator.is_kept(due)(share) {
             found.push(format!("seed {seed}: {} has {share:.3}, due {due:.3}", party.name));
         }
     }
     let used = all_ns as f64 / (f64::from(row.pcpus) * report.measured_ns as f64);
-    if row.parties.iter().all(|party| party.does == Load::Compute) && used < USED_BY_HOGS_MIN {
+    let is_busy = |party: &Party| party.does == Load::Compute && party.limit.is_none();
+    if row.parties.iter().all(is_busy) && used < USED_BY_HOGS_MIN {
         found.push(format!("seed {seed}: VMs that always compute have {used:.3} of the host"));
     }
     if let (Some(longest), Some(waited_ns)) = (row.longest_wait, report.wait_to_run.max())

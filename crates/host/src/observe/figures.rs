@@ -50,7 +50,7 @@ impl WaitStats {
     }
 
     /// Both together.
-    fn plus(&self, other: &Self) -> Self {
+    pub(crate) fn plus(&self, other: &Self) -> Self {
         Self { max_ns: self.max_ns.max(other.max_ns), ..sum(self, other) }
     }
 }

@@ -10,9 +10,11 @@ mod page;
 mod profile;
 mod programs;
 pub mod report;
+mod sampler;
 mod served;
 
 pub use figures::{VcpuFigures, VmFigures};
+pub use sampler::Sampler;
 
 use crate::HostError;
 use crate::bpf::program_costs::Measuring;
@@ -29,6 +31,7 @@ use programs::Programs;
 use report::{Report, VmReport};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 /// How often the ring is read.
@@ -73,6 +76,17 @@ pub fn run(
     stop: &AtomicBool,
     output: &mut Output<'_>,
 ) -> Result<(), HostError> {
+    run_answering(settings, span, stop, output, None)
+}
+
+/// The same, and sends what has been seen until then to whoever asks.
+fn run_answering(
+    settings: &Settings,
+    span: Span,
+    stop: &AtomicBool,
+    output: &mut Output<'_>,
+    questions: Option<Receiver<SyncSender<Report>>>,
+) -> Result<(), HostError> {
     let mut kernels = GuestKernels::of(settings.catalogue()?).naming_functions();
     let host = preflight::check_observer()?;
     for (name, path) in &settings.guests {
@@ -100,6 +114,7 @@ pub fn run(
         tracer,
         trace_has_failed: false,
         publisher: listener.map(Publisher::start).transpose()?,
+        questions,
         started: Instant::now(),
         origin: Report::default(),
         before: Report::default(),
@@ -151,6 +166,8 @@ struct Observer<'s> {
     trace_has_failed: bool,
     /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
+    /// Of a [`Sampler`].
+    questions: Option<Receiver<SyncSender<Report>>>,
     started: Instant,
     /// When it began.
     origin: Report,
@@ -190,6 +207,7 @@ impl Observer<'_> {
             }
             self.trace(output)?;
             self.publish();
+            self.answer();
             if interval.is_some_and(|interval| printed.elapsed() >= interval) {
                 printed = Instant::now();
                 let now = self.all_seen(false);
@@ -233,6 +251,13 @@ impl Observer<'_> {
         let reading = self.all_seen(false);
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(reading);
+        }
+    }
+
+    fn answer(&self) {
+        for reply in self.questions.iter().flat_map(Receiver::try_iter) {
+            // Whoever asked may have gone.
+            let _ = reply.try_send(self.all_seen(false));
         }
     }
 

@@ -49,7 +49,12 @@ impl Stops {
         self.rows(Held::Preemption).map(critical).sum()
     }
 
-    /// Returns those that held nothing in a function that symbols say holds a lock.
+    /// Returns those in a function that symbols say holds a lock.
+    pub fn listed(&self) -> u64 {
+        self.rows(Held::Nothing).map(|row| row[GuestClass::LockHolder as usize]).sum()
+    }
+
+    /// Returns those of them that held nothing.
     pub fn in_vain_by_symbols(&self) -> u64 {
         self.0[Held::Nothing as usize][GuestClass::LockHolder as usize]
     }
@@ -69,6 +74,7 @@ impl Stops {
             "known": self.known(),
             "holding": self.holding(),
             "found_by_symbols": self.found_by_symbols(),
+            "listed": self.listed(),
             "in_vain_by_symbols": self.in_vain_by_symbols(),
         });
         merge(&mut object, json!({"preemptions_by_count": named(names::<Held>(), &by_count)}));
@@ -125,8 +131,8 @@ mod tests {
     #[test]
     fn what_symbols_find_and_take_in_vain_is_counted() {
         let json = stops().to_json();
-        let numbers = ["known", "holding", "found_by_symbols", "in_vain_by_symbols"].map(|key| &json[key]);
-        assert_eq!(numbers, [&json!(82), &json!(29), &json!(9), &json!(3)]);
+        let keys = ["known", "holding", "found_by_symbols", "listed", "in_vain_by_symbols"];
+        assert_eq!(keys.map(|key| &json[key]), [&json!(82), &json!(29), &json!(9), &json!(7), &json!(3)]);
         assert_eq!(json["preemptions_by_count"]["preemption"], 24);
         assert_eq!(json["preemptions_by_count"]["unknown"], 1000);
         let line = stops().line().expect("something is known");

@@ -17,6 +17,10 @@ pub struct EevdfConfig {
     /// proposal, version 3).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ipi_aware: bool,
+    /// Directed yields go to vCPUs that were woken and wait, too (`vcpu->ready`, virt/kvm/kvm_main.c, Linux
+    /// 5.3 on).
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub boosts_woken: bool,
 }
 
 /// The same with the project's boosts: a needed vCPU's thread is real-time for a micro slice (`microslice run

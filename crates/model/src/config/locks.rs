@@ -1,4 +1,4 @@
-//! Kinds of locks: a row each, made of rules that `guest/locks.rs` and `guest/mutex.rs` carry out.
+//! Kinds of locks: a row each, made of rules that `guest/locks.rs` and its siblings carry out.
 
 use serde::Serialize;
 
@@ -15,6 +15,9 @@ pub enum LockKind {
     Queued,
     /// Queued whose waiters halt after `pv_spin_ns`; the head is kicked at unlock (Linux 4.4: no stealing).
     PvQueued,
+    /// The same, from which newcomers steal until the head spins for it, and whose waiters halt early (Linux
+    /// 6.12, see `guest/hybrid.rs`).
+    PvQueuedHybrid,
     /// Sleeping lock (mutex, rwsem): waiters block in the guest's scheduler at once.
     Sleeping,
     /// Sleeping lock whose waiters spin while the guest thinks that the holder runs (see `guest/mutex.rs`).
@@ -37,12 +40,13 @@ pub enum LockKind {
 
 impl LockKind {
     /// All that scenarios may name.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::TestAndSet,
         Self::Ticket,
         Self::PvTicket,
         Self::Queued,
         Self::PvQueued,
+        Self::PvQueuedHybrid,
         Self::Sleeping,
         Self::Mutex,
         Self::OTicket,
@@ -53,7 +57,7 @@ impl LockKind {
         Self::SpinYield,
     ];
 
-    /// Those that kernels have had. The others are papers', and of no random program.
+    /// Those that kernels have had, but the one that came later: what seeds draw is to stay what it was.
     pub const OF_KERNELS: [Self; 7] = [
         Self::TestAndSet,
         Self::Ticket,
@@ -74,6 +78,7 @@ impl LockKind {
             Self::PvTicket => rules("pv-ticket", SpinThenHalt(Halting::Stock), In::Simple),
             Self::Queued => rules("queued", Spin(FirstInLine), In::Queued),
             Self::PvQueued => rules("pv-queued", SpinThenHalt(Halting::Stock), In::PvQueued),
+            Self::PvQueuedHybrid => rules("pv-queued-hybrid", StealOrHalt, In::PvQueued),
             Self::Sleeping => rules("sleeping", Sleep, In::Nowhere),
             Self::Mutex => rules("mutex", SpinOrSleep, In::OnOwner),
             Self::OTicket => rules("oticket", SpinThenHalt(Halting::Opportunistic), In::Simple),
@@ -91,7 +96,7 @@ impl LockKind {
     }
 }
 
-/// How a lock works; `guest/locks.rs` and `guest/mutex.rs` do it.
+/// How a lock works; `guest/locks.rs` and its siblings do it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRules {
     /// What scenarios call it.
@@ -107,6 +112,9 @@ pub enum Wait {
     /// Spin for a while, then halt until kicked. It goes to the first in line: a halted waiter sees no free
     /// lock.
     SpinThenHalt(Halting),
+    /// Steal it, or queue for it: spin then, and halt sooner behind one that has halted. It goes to the head
+    /// of the queue if that spins, else to whoever comes.
+    StealOrHalt,
     /// Spin for a while, then give the turn up, again and again. It goes to a waiter that runs.
     SpinThenYield(Patience),
     /// Block in the guest's scheduler at once. It goes to the first in line, which is woken.
@@ -121,7 +129,7 @@ impl Wait {
         match self {
             Self::Spin(handover) => handover.is_in_line(),
             Self::SpinThenHalt(_) | Self::Sleep => true,
-            Self::SpinThenYield(_) | Self::SpinOrSleep => false,
+            Self::StealOrHalt | Self::SpinThenYield(_) | Self::SpinOrSleep => false,
         }
     }
 

@@ -9,7 +9,7 @@
 //!            `virt/kvm/kvm_main.c`, `kernel/sched/syscalls.c`).
 //! Limits.    Without `[kvm]` a host has none of it: the first sibling is the one, and tries cost nothing.
 
-use super::Machine;
+use super::{Machine, VcpuState};
 use crate::bits::Bits;
 use crate::ids::VcpuId;
 
@@ -84,6 +84,20 @@ enum YieldTo {
 }
 
 impl Machine {
+    /// Returns whether the present yield is a hypercall that names whom to yield to. If so, that one too, if
+    /// it waits.
+    pub fn named_target(&mut self) -> Option<Option<VcpuId>> {
+        let target = self.named_target;
+        if target == VcpuId::NONE {
+            return None;
+        }
+        let waits = self.vcpus[target].state == VcpuState::Runnable;
+        if let Some(on_spin) = self.on_spin.as_mut().filter(|_| waits) {
+            on_spin.cost_ns += on_spin.yield_to_ns;
+        }
+        Some(Some(target).filter(|_| waits))
+    }
+
     /// Returns the sibling that a spinner yields to. `last` is the one before it; `are_alone`, whether the
     /// queues of both have one task each.
     pub fn yields_to(
@@ -92,6 +106,9 @@ impl Machine {
         last: VcpuId,
         are_alone: impl Fn(&Self, VcpuId) -> bool,
     ) -> Option<VcpuId> {
+        if let Some(named) = self.named_target() {
+            return named;
+        }
         let vm = &self.vms[self.vcpus[spinner].vm];
         let (first, count) = (vm.first_vcpu, vm.vcpus);
         let Some(mut on_spin) = self.on_spin.take() else {
@@ -181,6 +198,18 @@ mod tests {
         assert_eq!(yields_to(&mut machine, 0, &[]), Some(1));
         assert_eq!(yields_to(&mut machine, 0, &[]), Some(2));
         machine.waits_in_exit(VcpuId::new(1), false);
+        assert_eq!(yields_to(&mut machine, 0, &[]), Some(1));
+    }
+
+    #[test]
+    fn a_hypercall_yields_to_whom_it_names_or_to_nobody() {
+        let mut machine = spinning();
+        machine.named_target = VcpuId::new(3);
+        assert_eq!(yields_to(&mut machine, 0, &[]), Some(3));
+        assert_eq!(machine.take_yield_costs(), 500);
+        machine.runs(VcpuId::new(3));
+        assert_eq!(yields_to(&mut machine, 0, &[]), None);
+        machine.named_target = VcpuId::NONE;
         assert_eq!(yields_to(&mut machine, 0, &[]), Some(1));
     }
 

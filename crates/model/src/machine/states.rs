@@ -11,7 +11,7 @@ impl Machine {
         let host = &mut self.vcpus[vcpu];
         debug_assert_eq!(host.state, VcpuState::Running);
         (host.state, host.preempted, host.yielded) = (VcpuState::Runnable, !yielded, yielded);
-        let is_boostable = host.is_boostable();
+        let is_boostable = host.is_boostable(self.boosts_woken);
         self.boostable.set(vcpu, is_boostable);
         if self.watched && !host.requested {
             let vm = host.vm;
@@ -99,7 +99,7 @@ impl Machine {
         let vm = host.vm;
         if !self.watched {
             change(host);
-            self.boostable.set(vcpu, host.is_boostable());
+            self.boostable.set(vcpu, host.is_boostable(self.boosts_woken));
             return;
         }
         let waiting = &mut self.vms[vm].waiting;
@@ -107,7 +107,7 @@ impl Machine {
         waiting.leave(host);
         change(host);
         waiting.enter(host);
-        self.boostable.set(vcpu, host.is_boostable());
+        self.boostable.set(vcpu, host.is_boostable(self.boosts_woken));
         self.break_promises(vm, before);
     }
 }

@@ -1,8 +1,8 @@
-//! Which pCPUs share caches or a core, and where a vCPU may run. The model's hosts have no NUMA nodes beside
-//! their last-level caches.
+//! Which pCPUs share a core, a last-level cache or a node, and where a vCPU may run.
 
 use super::Machine;
-use crate::ids::{PcpuId, VcpuId};
+use crate::config::HostConfig;
+use crate::ids::{IdVec, PcpuId, VcpuId};
 use std::ops::Range;
 
 impl Machine {
@@ -13,7 +13,13 @@ impl Machine {
             return host.pcpu == pcpu;
         }
         let vm = &self.vms[host.vm];
-        vm.allows(pcpu) && (vm.pinned_round == 0 || vm.pin_of(vcpu) == pcpu)
+        vm.allows(pcpu) && (vm.pins.is_empty() || vm.pin_of(vcpu) == pcpu)
+    }
+
+    /// Whether it has one pCPU, which is its own.
+    #[inline]
+    pub fn is_pinned(&self, vcpu: VcpuId) -> bool {
+        !self.vms[self.vcpus[vcpu].vm].pins.is_empty()
     }
 
     /// Whether it may run wherever another one may.
@@ -26,18 +32,43 @@ impl Machine {
     /// The one pCPU that it may run on, if it is one.
     pub fn only_pcpu(&self, vcpu: VcpuId) -> Option<PcpuId> {
         let vm = &self.vms[self.vcpus[vcpu].vm];
-        if vm.pinned_round > 0 { Some(vm.pin_of(vcpu)) } else { vm.only_pcpu }
+        if vm.pins.is_empty() { vm.only_pcpu } else { Some(vm.pin_of(vcpu)) }
     }
 
     #[inline]
     pub fn llc_of(&self, pcpu: PcpuId) -> u32 {
-        pcpu.number() / self.llc_pcpus
+        self.places[pcpu].llc
     }
 
-    /// Those of a pCPU's last-level cache, by number.
-    pub fn pcpus_of_llc(&self, pcpu: PcpuId) -> Range<u32> {
-        let first = self.llc_of(pcpu) * self.llc_pcpus;
-        first..(first + self.llc_pcpus).min(self.pcpus.next_id().number())
+    #[inline]
+    pub fn distance(&self, a: PcpuId, b: PcpuId) -> Distance {
+        let [a, b] = [self.places[a], self.places[b]];
+        match a.llc == b.llc {
+            true => Distance::Cache,
+            false if a.node == b.node => Distance::Node,
+            false => Distance::Host,
+        }
+    }
+
+    /// The greatest distance that there is.
+    #[inline]
+    pub fn widest(&self) -> Distance {
+        self.widest
+    }
+
+    /// Those of a pCPU's last-level cache, by number: the own threads of its cores, then the others.
+    pub fn pcpus_of_llc(&self, pcpu: PcpuId) -> impl Iterator<Item = Range<u32>> + use<> {
+        let (cores, of_llc, end) = (self.cores, self.llc_cores(), self.pcpus.next_id().number());
+        let first_core = self.llc_of(pcpu) * of_llc;
+        let own = pcpu.number() / cores * cores;
+        let firsts =
+            std::iter::once(own).chain((0..end).step_by(cores as usize).filter(move |&at| at != own));
+        firsts.map(move |at| at + first_core..(at + first_core + of_llc).min(end))
+    }
+
+    fn llc_cores(&self) -> u32 {
+        let threads = (self.pcpus.next_id().number() / self.cores).max(1);
+        (self.llc_pcpus / threads).max(1)
     }
 
     /// The other threads of a pCPU's core, those behind it first.
@@ -46,9 +77,86 @@ impl Machine {
         let behind = (own..end).step_by(step).skip(1);
         behind.chain((own % self.cores..own).step_by(step)).map(PcpuId::new)
     }
+}
 
-    /// Whether they share a core or a last-level cache.
-    pub fn are_near(&self, a: PcpuId, b: PcpuId) -> bool {
-        a.number() % self.cores == b.number() % self.cores || self.llc_of(a) == self.llc_of(b)
+/// How far a pCPU is from another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    /// They share a last-level cache.
+    Cache,
+    /// They share a node.
+    Node,
+    Host,
+}
+
+impl Distance {
+    pub const ALL: [Self; 3] = [Self::Cache, Self::Node, Self::Host];
+}
+
+/// A pCPU's last-level cache, and its node.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    llc: u32,
+    node: u32,
+}
+
+impl Place {
+    /// Returns each pCPU's. Threads of a core share both.
+    pub(super) fn all(host: &HostConfig) -> IdVec<PcpuId, Self> {
+        let threads = host.smt_threads.max(1);
+        let cores = (host.pcpus / threads).max(1);
+        let group_of = |core: usize, pcpus: usize| match pcpus {
+            0 => 0,
+            _ => (core / (pcpus / threads).max(1)) as u32,
+        };
+        let places = (0..host.pcpus).map(|pcpu| pcpu % cores);
+        places
+            .map(|core| Self { llc: group_of(core, host.llc_pcpus), node: group_of(core, host.node_pcpus) })
+            .collect()
+    }
+
+    /// Returns the greatest distance between any two.
+    pub(super) fn widest(places: &IdVec<PcpuId, Self>) -> Distance {
+        match places.iter().map(|place| (place.node, place.llc)).max() {
+            Some((0, 0)) | None => Distance::Cache,
+            Some((0, _)) => Distance::Node,
+            Some(_) => Distance::Host,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    /// Eight cores of two threads, in caches of two cores and nodes of four.
+    fn machine() -> Machine {
+        let host = HostConfig { pcpus: 16, llc_pcpus: 4, node_pcpus: 8, smt_threads: 2, ..samples::host() };
+        Machine::new(&host, Vec::new())
+    }
+
+    #[test]
+    fn threads_of_a_core_share_its_cache_and_node() {
+        let machine = machine();
+        for pcpu in (0..8).map(PcpuId::new) {
+            let sibling = pcpu.plus(8);
+            assert_eq!(machine.distance(pcpu, sibling), Distance::Cache);
+            assert_eq!(machine.llc_of(pcpu), pcpu.number() / 2);
+        }
+        let from_first = |pcpu| machine.distance(PcpuId::new(0), PcpuId::new(pcpu));
+        assert_eq!([1, 9, 2, 10, 3, 4, 12].map(from_first), {
+            use Distance::{Cache, Host, Node};
+            [Cache, Cache, Node, Node, Node, Host, Host]
+        });
+        assert_eq!(machine.widest(), Distance::Host);
+    }
+
+    #[test]
+    fn a_cache_has_all_threads_of_its_cores() {
+        let machine = machine();
+        let of = |pcpu| machine.pcpus_of_llc(PcpuId::new(pcpu)).collect::<Vec<_>>();
+        assert_eq!(of(3), [2..4, 10..12]);
+        assert_eq!(of(14), [14..16, 6..8]);
     }
 }

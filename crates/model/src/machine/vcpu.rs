@@ -96,10 +96,11 @@ impl HostVcpu {
     }
 
     /// Whether KVM might yield to it: it waits, but not because it was preempted in user mode with no
-    /// interrupt to take.
-    pub(super) fn is_boostable(&self) -> bool {
+    /// interrupt to take. `if_woken`: also where it was woken (`vcpu->ready`, Linux 5.3 on).
+    pub(super) fn is_boostable(&self, if_woken: bool) -> bool {
         let in_kernel = self.class != GuestClass::User || self.pending_interrupts != 0;
-        self.state == VcpuState::Runnable && (!self.preempted || in_kernel)
+        let is_ready = if_woken || self.preempted || self.yielded;
+        self.state == VcpuState::Runnable && is_ready && (!self.preempted || in_kernel)
     }
 
     /// Its bit of [`Waiting::kinds`] while it waits.

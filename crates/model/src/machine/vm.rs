@@ -11,8 +11,8 @@ pub struct HostVm {
     /// pCPU is allowed, by number; empty: all.
     pub affinity: IdVec<PcpuId, bool>,
     pub(super) only_pcpu: Option<PcpuId>,
-    /// Each vCPU has the pCPU of its number, round so many of them; 0: it isn't pinned.
-    pub pinned_round: u32,
+    /// The one pCPU of each vCPU; empty: they aren't pinned.
+    pub pins: Vec<PcpuId>,
     /// What coordinated scheduling does for it.
     pub knobs: crate::config::VmKnobs,
     pub waiting: Waiting,
@@ -32,7 +32,7 @@ impl HostVm {
         let only_pcpu = allowed.next().filter(|_| allowed.next().is_none());
         Self {
             only_pcpu,
-            pinned_round: 0,
+            pins: Vec::new(),
             first_vcpu: VcpuId::new(0),
             vcpus,
             weight,
@@ -44,12 +44,12 @@ impl HostVm {
     }
 
     pub(super) fn pin_of(&self, vcpu: VcpuId) -> PcpuId {
-        PcpuId::new(vcpu.since(self.first_vcpu) % self.pinned_round)
+        self.pins[vcpu.since(self.first_vcpu) as usize]
     }
 
     /// Whether some pCPUs aren't allowed.
     pub fn is_narrow(&self) -> bool {
-        self.pinned_round > 0 || !self.affinity.is_empty()
+        !self.pins.is_empty() || !self.affinity.is_empty()
     }
 
     #[inline]

@@ -108,7 +108,9 @@ impl Machine {
         if self.watched {
             self.vcpus.iter().for_each(|host| counted[host.vm].enter(host));
         }
-        let boostable = |(vcpu, host): (VcpuId, &HostVcpu)| self.boostable.has(vcpu) == host.is_boostable();
+        let boostable = |(vcpu, host): (VcpuId, &HostVcpu)| {
+            self.boostable.has(vcpu) == host.is_boostable(self.boosts_woken)
+        };
         self.vms.iter().zip(&counted).all(|(vm, counted)| vm.waiting == *counted)
             && self.vcpus.enumerate().all(boostable)
     }

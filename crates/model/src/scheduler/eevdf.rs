@@ -11,10 +11,10 @@
 //!            waits. It makes the target the queue's next pick (buddy) if it is eligible, and puts the
 //!            yielder's deadline off by a slice. vCPUs start spread over the host (fork balancing). A woken
 //!            vCPU goes to an idle pCPU, and an idle pCPU pulls. Both look within the own last-level cache
-//!            first, then host-wide. At ticks load (the weights of a queue) is balanced with the next pCPU,
+//!            first, then within the node, then host-wide. At ticks load (the weights of a queue) is balanced with the next pCPU,
 //!            and now and then with the busiest one (`balance.rs`).
 //! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU.
-//!            NUMA nodes are no domain of their own, and looking beyond the cache costs nothing.
+//!            Looking beyond the cache costs nothing.
 
 mod balance;
 mod groups;
@@ -30,7 +30,7 @@ use crate::bits::Bits;
 use crate::config::EevdfConfig;
 use crate::events::StopReason;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use crate::machine::{HostVcpu, Machine, VcpuState};
+use crate::machine::{Distance, HostVcpu, Machine, VcpuState};
 use microslice_policy::YieldCause;
 
 /// Nobody is put on a pCPU for less, unless slices are shorter.
@@ -195,16 +195,15 @@ impl Eevdf {
     }
 }
 
-/// pCPUs of a set, from one on: first those of its last-level cache, then all others.
+/// pCPUs of a set, from one on: first those of its last-level cache, then of its node, then all others.
 pub fn near_first<'a>(
     set: &'a Bits<PcpuId>,
     machine: &'a Machine,
     from: PcpuId,
 ) -> impl Iterator<Item = PcpuId> + 'a {
-    let own = machine.llc_of(from);
-    let of_own =
-        move |near: bool| set.round_from(from).filter(move |&pcpu| (machine.llc_of(pcpu) == own) == near);
-    of_own(true).chain(of_own(false))
+    let at =
+        move |distance| set.round_from(from).filter(move |&pcpu| machine.distance(pcpu, from) == distance);
+    Distance::ALL.into_iter().take_while(|&distance| distance <= machine.widest()).flat_map(at)
 }
 
 /// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are
@@ -355,7 +354,7 @@ mod tests {
             };
             crate::machine::HostVm::new(vcpus, 256, affinity)
         };
-        let host = crate::config::HostConfig { pcpus, llc_pcpus, ..samples::host() };
+        let host = crate::config::HostConfig { pcpus, llc_pcpus, smt_threads: 1, ..samples::host() };
         let mut machine = Machine::new(&host, vms.iter().map(vm).collect());
         let eevdf = Eevdf::new(samples::eevdf_flat(), &mut machine);
         (eevdf, machine)

@@ -132,6 +132,9 @@ pub fn build(
 ) -> Box<dyn Scheduler> {
     let looks_at_vcpus = matches!(kind, SchedulerKind::MicroSliced(_) | SchedulerKind::Beside(_));
     machine.watched = delay.is_some() || looks_at_vcpus;
+    if let SchedulerKind::Eevdf(eevdf) = kind {
+        machine.boosts_woken = eevdf.boosts_woken;
+    }
     let scheduler = build_kind(kind, boosts, delay.is_some(), machine);
     match delay {
         Some(delay) => Box::new(mechanisms::DelayPreemption::new(delay, scheduler, machine)),

@@ -9,16 +9,25 @@ fn seen(now_ns: u64, waiter_count: u32) -> HeirObservation {
     HeirObservation { now_ns, waiter_count, ..HeirObservation::default() }
 }
 
+fn decide(state: &HeirState, seen: &HeirObservation) -> HeirDecision {
+    decide_on_heir(state, seen).decision.get().expect("a decision")
+}
+
+/// What is known after a trial.
+fn after(state: &HeirState, trial: HeirTrial, seen: HeirObservation) -> HeirState {
+    decide_on_heir(state, &HeirObservation { trial: trial.into(), ..seen }).state
+}
+
 #[test]
 fn a_stopped_waiter_is_tried_where_nobody_holds_anything() {
     let fresh = HeirState::default();
     let waiting = seen(5, 3);
-    assert_eq!(decide_on_heir(&fresh, &waiting), HeirDecision::Try);
-    assert_eq!(decide_on_heir(&fresh, &seen(5, 0)), HeirDecision::NoWaiter);
+    assert_eq!(decide(&fresh, &waiting), HeirDecision::Try);
+    assert_eq!(decide(&fresh, &seen(5, 0)), HeirDecision::NoWaiter);
     let held = HeirObservation { holder_count: 1, ..waiting };
-    assert_eq!(decide_on_heir(&fresh, &held), HeirDecision::Held);
+    assert_eq!(decide(&fresh, &held), HeirDecision::Held);
     let under_way = HeirObservation { helped_count: 1, ..waiting };
-    assert_eq!(decide_on_heir(&fresh, &under_way), HeirDecision::UnderWay);
+    assert_eq!(decide(&fresh, &under_way), HeirDecision::UnderWay);
 }
 
 #[test]
@@ -48,19 +57,27 @@ fn a_running_vcpu_may_hold_unless_it_was_seen_waiting() {
 }
 
 #[test]
+fn a_waiter_that_left_its_wait_or_ran_long_was_the_heir() {
+    assert_eq!(heir_trial_of(GuestClass::LockWaiter, HEIR_WAIT_SEEN_NS as u64), HeirTrial::InVain);
+    assert_eq!(heir_trial_of(GuestClass::LockWaiter, HEIR_WAIT_SEEN_NS as u64 + 1), HeirTrial::Found);
+    assert_eq!(heir_trial_of(GuestClass::User, 0), HeirTrial::Found);
+}
+
+#[test]
 fn rounds_in_vain_are_followed_by_rests_that_double() {
     let mut state = HeirState::default();
     for round in 0..8u32 {
         for trial in 0..=2 {
             assert_eq!(state.tried, trial);
-            state = heir_state_after(&state, &seen(1_000, 2), false);
+            state = after(&state, HeirTrial::InVain, seen(1_000, 2));
         }
         let rest_ns = FIRST_REST_NS << round.min(HEIR_REST_DOUBLINGS);
         assert_eq!(state.rest_until_ns, 1_000 + rest_ns);
-        assert_eq!(decide_on_heir(&state, &seen(999 + rest_ns, 2)), HeirDecision::Rests);
-        assert_eq!(decide_on_heir(&state, &seen(1_000 + rest_ns, 2)), HeirDecision::Try);
+        assert_eq!(decide(&state, &seen(999 + rest_ns, 2)), HeirDecision::Rests);
+        assert_eq!(decide(&state, &seen(1_000 + rest_ns, 2)), HeirDecision::Try);
     }
-    assert_eq!(heir_state_after(&state, &seen(0, 2), true), HeirState::default(), "one was found");
+    assert_eq!(after(&state, HeirTrial::None, seen(0, 2)), state);
+    assert_eq!(after(&state, HeirTrial::Found, seen(0, 2)), HeirState::default());
 }
 
 #[test]
@@ -82,9 +99,9 @@ proptest! {
         let (mut state, mut trials) = (HeirState::default(), 0u64);
         for look in 0..looks as u64 {
             let seen = seen(look * SLICE_NS, waiters);
-            if decide_on_heir(&state, &seen) == HeirDecision::Try {
+            if decide(&state, &seen) == HeirDecision::Try {
                 trials += 1;
-                state = heir_state_after(&state, &seen, false);
+                state = after(&state, HeirTrial::InVain, seen);
             }
         }
         let rounds = u64::from(HEIR_REST_DOUBLINGS) + 1 + looks as u64 * SLICE_NS / LONGEST_REST_NS;
@@ -98,10 +115,10 @@ proptest! {
     ) {
         let state = HeirState { rest_until_ns, tried, vain_rounds };
         let seen = HeirObservation {
-            now_ns, waiter_count: waiters, holder_count: holders, helped_count: helped, reserved: 0,
+            now_ns, waiter_count: waiters, holder_count: holders, helped_count: helped, ..Default::default()
         };
-        prop_assert_ne!(decide_on_heir(&state, &seen), HeirDecision::Try);
-        let next = heir_state_after(&HeirState { tried: tried / 2, ..state }, &seen, false);
+        prop_assert_ne!(decide(&state, &seen), HeirDecision::Try);
+        let next = after(&HeirState { tried: tried / 2, ..state }, HeirTrial::InVain, seen);
         let rest_ns = next.rest_until_ns.wrapping_sub(now_ns);
         prop_assert!(next.rest_until_ns == rest_until_ns || rest_ns <= LONGEST_REST_NS);
     }

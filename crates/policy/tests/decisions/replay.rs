@@ -38,6 +38,7 @@ fn one_of_each() -> Vec<u8> {
     one_of_each_share(&mut recorder);
     one_of_help(&mut recorder);
     one_of_what_is_held(&mut recorder);
+    one_of_an_heir(&mut recorder);
     one_of_each_urgency(&mut recorder);
     five_of_the_pools_size(&mut recorder);
     recorder.writer.finish().unwrap()
@@ -161,6 +162,15 @@ fn one_of_what_is_held(recorder: &mut Recorder) {
     recorder.write(RecordKind::Held, HeldRecord { seen, decision }.as_bytes());
 }
 
+fn one_of_an_heir(recorder: &mut Recorder) {
+    let state = HeirState { rest_until_ns: 0, tried: 1, vain_rounds: 1 };
+    let trial = heir_trial_of(GuestClass::LockWaiter, 1_000).into();
+    let seen = HeirObservation { now_ns: 9, waiter_count: 1, trial, ..Default::default() };
+    let decision = decide_on_heir(&state, &seen);
+    assert_eq!(decision.decision, HeirDecision::Rests.into());
+    recorder.write(RecordKind::Heir, HeirRecord { state, seen, decision }.as_bytes());
+}
+
 fn one_of_each_urgency(recorder: &mut Recorder) {
     let config = UrgentConfig::PAPER;
     let seen = IpiObservation {
@@ -202,7 +212,7 @@ fn five_of_the_pools_size(recorder: &mut Recorder) {
 fn every_kind_of_decision_replays_bit_for_bit() {
     let replayed = replay(one_of_each().as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 0, "{:?}", replayed.first_difference);
-    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(replayed.replayed_count, [1, 1, 1, 1, 1, 1, 1, 1, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
@@ -216,7 +226,7 @@ fn a_decision_that_the_policy_would_not_make_is_found_and_shown() {
     let replayed = replay(recording.as_slice()).unwrap();
     assert_eq!(replayed.difference_count, 1);
     let difference = replayed.first_difference.unwrap();
-    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 24));
+    assert_eq!((difference.kind, difference.index), (RecordKind::PoolSize, 25));
     assert_ne!(difference.recorded, difference.replayed);
 }
 
@@ -287,7 +297,7 @@ fn urgent_events_that_algorithm_1_was_not_shown_are_seen() {
 fn a_recording_that_was_cut_off_replays_up_to_the_cut() {
     let recording = one_of_each();
     let replayed = replay(&recording[..recording.len() - 1]).unwrap();
-    assert_eq!((replayed.total_count(), replayed.difference_count), (24, 0));
+    assert_eq!((replayed.total_count(), replayed.difference_count), (25, 0));
 }
 
 #[test]
@@ -339,7 +349,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 18");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 19");
 }
 
 /// Computes all checksums anew: a forger can.

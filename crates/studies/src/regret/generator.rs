@@ -55,10 +55,11 @@ impl Host {
     fn draw(draw: &mut Draw) -> Self {
         let pcpus: u64 = draw.weighted(&[(15, 4), (10, 6), (25, 8), (20, 12), (20, 16), (7, 24), (3, 32)]);
         let caches = draw.weighted(&[(50, 1), (35, 2), (15, 4)]);
-        let llc_pcpus = if caches == 1 || pcpus / caches < 2 { 0 } else { pcpus.div_ceil(caches) };
+        let threads = draw.weighted(&[(55, 1), (45, 2)]);
+        let adds_up = caches > 1 && pcpus / caches > 1 && pcpus.is_multiple_of(caches * threads);
+        let llc_pcpus = if adds_up { pcpus / caches } else { 0 };
         let mut text =
             format!("[host]\nextends = \"xeon-e5645\"\npcpus = {pcpus}\nllc_pcpus = {llc_pcpus}\n");
-        let threads = draw.weighted(&[(55, 1), (45, 2)]);
         text += &format!("smt_threads = {threads}\n");
         if threads > 1 {
             let busy = draw.between(55, 80);

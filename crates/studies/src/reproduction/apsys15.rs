@@ -261,7 +261,7 @@ pub fn point(program: &str, line: Line, vcpus: u32, setup: Setup) -> Experiment 
         }
     }
     if setup == Setup::Small {
-        experiment = experiment.set("host.pcpus", 64).set("host.llc_pcpus", 8).set("vm.host.vcpus", 64);
+        experiment = experiment.set("host.pcpus", 64).set("host.llc_pcpus", 16).set("vm.host.vcpus", 64);
     }
     match line {
         Line::Native => {
@@ -476,7 +476,7 @@ mod tests {
             for experiment in experiments {
                 let config = load(&experiment.scenario, &experiment.overrides()).expect("built in").config;
                 assert!(
-                    config.vms.iter().all(|vm| vm.pinned && vm.vcpus <= config.host.pcpus),
+                    config.vms.iter().all(|vm| !vm.pins.is_empty() && vm.vcpus <= config.host.pcpus),
                     "{experiment:?}"
                 );
             }

@@ -5,6 +5,7 @@
 mod apsys15;
 mod asplos13;
 mod eurosys18;
+mod kvm;
 mod li2026;
 mod plots;
 mod published;
@@ -22,8 +23,8 @@ use microslice_metrics::Estimate;
 use published::{Published, group_of, published};
 
 /// Every study that `microslice reproduce` knows.
-pub const STUDIES: [&dyn Study; 5] =
-    [&eurosys18::Eurosys18, &asplos13::Asplos13, &vm04::Vm04, &apsys15::Apsys15, &li2026::Li2026];
+pub const STUDIES: [&dyn Study; 6] =
+    [&eurosys18::Eurosys18, &asplos13::Asplos13, &vm04::Vm04, &apsys15::Apsys15, &li2026::Li2026, &kvm::Kvm];
 
 /// "Within" the paper's number: by so much of it.
 const WITHIN: f64 = 0.25;

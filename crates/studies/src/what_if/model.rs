@@ -110,7 +110,8 @@ impl Model {
     pub fn to_scenario(&self) -> String {
         let processes: usize = self.vms.iter().map(|vm| vm.processes().len()).sum();
         let locks_max = (LOCKS_MAX / processes.max(1)) as u32;
-        let HostProfile { pcpus, llc_pcpus, smt_threads, base_slice_ns, .. } = self.host;
+        let HostProfile { pcpus, base_slice_ns, .. } = self.host;
+        let (llc_pcpus, smt_threads) = self.topology();
         let slices = base_slice_ns.unwrap_or(BASE_SLICE_NS).max(BASE_SLICE_NS) as f64 / BASE_SLICE_NS as f64;
         let duration_ms = ((DURATION_MS as f64 * slices) as u64).min(DURATION_MS_MAX);
         let mut text = format!(
@@ -134,6 +135,14 @@ impl Model {
         );
         self.vms.iter().for_each(|vm| self.write_vm(&mut text, vm, locks_max));
         text
+    }
+
+    /// Sizes of caches and cores that add up: those of a host that had some of its pCPUs offline may not.
+    fn topology(&self) -> (u32, u32) {
+        let HostProfile { pcpus, llc_pcpus, smt_threads, .. } = self.host;
+        let smt_threads = if pcpus.is_multiple_of(smt_threads) { smt_threads } else { 1 };
+        let adds_up = pcpus.is_multiple_of(llc_pcpus) && llc_pcpus.is_multiple_of(smt_threads);
+        (if adds_up { llc_pcpus } else { 0 }, smt_threads)
     }
 
     fn costs(&self, of: &[(&str, f64)]) -> String {

@@ -23,6 +23,7 @@ mod default_host {
     mod shares;
     mod sleepers;
     mod symbols;
+    mod trials;
     mod vm_policies;
     mod vmm_threads;
     mod weights;

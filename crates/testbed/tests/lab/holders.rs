@@ -7,7 +7,9 @@ use std::time::Duration;
 
 /// A queued lock that is held in a function of no list; and enough in user mode to be believed soon.
 const UNLISTED: [&str; 5] = ["load=queued", "vcpus=2", "compute=300000", "hold=100000", "listed=0"];
-const BELIEVED: &str = "preempt_count of 2 CPUs tells who holds locks";
+const BELIEVED: &str = "tells who holds locks";
+/// A lock that is handed on in line, by more vCPUs than the machine has CPUs for.
+const IN_LINE: [&str; 5] = ["load=ticket", "vcpus=4", "compute=300000", "hold=100000", "listed=0"];
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
@@ -34,6 +36,18 @@ fn unlisted_holders_are_boosted_by_counter_only() {
     assert!(number(&holders["lock_holder"]) > 0, "{by_counter}");
     let seen = &by_counter["holders"];
     assert!(number(&seen["holding"]) > number(&seen["found_by_symbols"]), "{seen}");
+}
+
+#[test]
+fn stopped_heirs_are_boosted_where_nobody_holds_anything() {
+    let Some((lab, _alone)) = lab() else { return };
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&IN_LINE).expect("a VM");
+    let by_symbols = beside(&lab, &vm, "symbols", |_| ());
+    assert_eq!(number(&by_symbols["accelerations"]["by_cause"]["heir"]), 0, "{by_symbols}");
+    let by_counter = beside(&lab, &vm, "counter", |daemon| daemon.wait_for(BELIEVED).expect("belief"));
+    let heirs = &by_counter["accelerations"]["by_cause_and_class"]["heir"];
+    assert!(number(&heirs["lock_waiter"]) > 0, "{by_counter}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod deaths;
 mod groups;
 mod holders;
 mod sights;
+mod trials;
 
 use microslice_testbed::lab::{Lab, LabVm, Running};
 use microslice_testbed::{built_binary, say};

@@ -4,9 +4,10 @@ use super::screen::Block;
 use super::this_binary;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
+use microslice_metrics::trial::{Compared, Verdict};
 use microslice_metrics::{Estimate, Unit};
 use microslice_testbed::lab::Lab;
-use microslice_testbed::trial::{self, Compared, Figure, LOADS, Load, Pairs, Plan, Verdict};
+use microslice_testbed::trial::{self, Figure, LOADS, Load, Pairs, Plan};
 use serde_json::{Value, json};
 
 /// The trial, or why there is none.

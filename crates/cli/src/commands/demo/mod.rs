@@ -36,10 +36,10 @@ pub(super) const PHASES: [(&str, Scheduler); 8] = [
 /// What micro-slicing brings, in seven minutes: simulated, on real vCPUs, with stock guests on a stock host
 #[derive(Args)]
 #[command(after_help = "Examples:
-  microslice demo                           some six minutes and one screen (the first run fetches stock kernels)
+  microslice demo                           seven minutes and one screen (the first run fetches stock kernels)
   microslice demo --html demo.html --json demo.json
                                             the same, as a page too, and with everything that was measured
-  microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext)
+  microslice demo --here                    on this host, at full speed (needs root, KVM and sched_ext; --phases kernel,beside needs no sched_ext)
   microslice demo --kernel 7.2 --guest-kernel 6.1-cloud
   microslice demo --full                    every phase, a quarter of an hour
   microslice demo --pv off --seconds 60     of these, only the classic paths (no PV helpers), longer phases
@@ -124,7 +124,7 @@ pub fn run(args: Demo) -> Result<(), Failure> {
     }
     check_names(&args)?;
     if args.here {
-        check_this_host()?;
+        check_this_host(needs_sched_ext(&args))?;
     }
     match args.full || chosen.is_some() {
         true => run_full(&args),
@@ -263,11 +263,18 @@ fn this_binary() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(Failure::broken)
 }
 
+/// The phases of the kernel's own scheduler don't.
+fn needs_sched_ext(args: &Demo) -> bool {
+    args.phases.is_empty()
+        || args.phases.iter().any(|phase| !["kernel", "beside", "profile"].contains(&phase.as_str()))
+}
+
 /// What `--here` needs of this host, before anything is started; `microslice run` looks closer.
-fn check_this_host() -> Result<(), Failure> {
+fn check_this_host(needs_sched_ext: bool) -> Result<(), Failure> {
     let instead = "without --here the demo emulates a host that can";
-    for (path, what) in [("/sys/kernel/sched_ext/state", "sched_ext"), ("/dev/kvm", "KVM")] {
-        if !Path::new(path).exists() {
+    let needs = [("/sys/kernel/sched_ext/state", "sched_ext", needs_sched_ext), ("/dev/kvm", "KVM", true)];
+    for (path, what, is_needed) in needs {
+        if is_needed && !Path::new(path).exists() {
             return Err(Failure::bad_input(format_args!(
                 "this host has no {what} ({path} is missing); {instead}"
             )));
@@ -291,6 +298,13 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Demo, clap::Error> {
         Line::try_parse_from(["demo"].into_iter().chain(line.split_whitespace())).map(|line| line.demo)
+    }
+
+    #[test]
+    fn phases_of_the_kernels_own_scheduler_need_no_sched_ext() {
+        for (line, needs) in [("", true), ("--phases kernel,beside", false), ("--phases kernel,1", true)] {
+            assert_eq!(needs_sched_ext(&parsed(line).expect(line)), needs, "{line}");
+        }
     }
 
     fn chosen(line: &str) -> Option<&'static str> {

@@ -59,14 +59,15 @@ pub fn scenario(costs: &OperationCosts, pv: Pv) -> String {
     let OperationCosts { pcpus, compute_ns, lock_ns, unmap_ns, .. } = *costs;
     let answer_ns = answer_ns(costs);
     let (lock_kind, helpers) = match pv {
-        Pv::On => ("pv-queued", true),
-        Pv::Off => ("queued", false),
+        Pv::On => ("pv-queued-hybrid", true),
+        Pv::Off => ("test-and-set", false),
     };
     // Half of a system call is under the bucket's lock: assumed.
     let half_ns = (lock_ns / 2).max(1);
     let last = pcpus - 1;
     let kernel = format!(
-        "kernel = {{ extends = \"linux-modern\", lock_kind = \"{lock_kind}\", pv_tlb_flush = {helpers}, pv_ipi_yield = {helpers}, \
+        "kernel = {{ extends = \"linux-modern\", lock_kind = \"{lock_kind}\", pv_ipi = {helpers}, \
+         pv_tlb_flush = {helpers}, pv_ipi_yield = {helpers}, \
          call_function_handler = \"{answer_ns} ns\", reschedule_handler = \"{answer_ns} ns\", tick_handler = \"1 ns\", \
          thread_switch = \"{switch} ns\", lock = [{{ name = \"runqueue\", symbol = \"ttwu_do_activate\" }}, \
          {{ name = \"bucket\", symbol = \"_raw_spin_unlock\" }}] }}",

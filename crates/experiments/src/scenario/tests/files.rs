@@ -6,7 +6,7 @@ use super::*;
 fn an_unknown_file_lists_what_is_built_in() {
     let error = refuse_with("\"linux-4.4\"", "\"linux-9\"");
     assert!(
-        error.starts_with("bad.toml:8:10: no kernel `linux-9`; built in: linux-2.4, linux-3.2, linux-4.0, linux-4.4, linux-6.18, linux-modern"),
+        error.starts_with("bad.toml:8:10: no kernel `linux-9`; built in: linux-2.4, linux-3.2, linux-4.0, linux-4.4, linux-6.12-nopv, linux-6.18, linux-modern, bare"),
         "{error}"
     );
 }

@@ -266,7 +266,7 @@ fn an_unknown_policy_lists_the_known_ones() {
 #[test]
 fn at_most_a_quarter_of_the_pcpus_is_micro_sliced_unless_the_policy_says_otherwise() {
     let limit_on = |pcpus: u32, policy: &str| {
-        let host = format!("{{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = 0 }}");
+        let host = format!("{{ extends = \"xeon-e5645\", pcpus = {pcpus}, smt_threads = 1 }}");
         let text = format!("policy = {policy}\n{}", SMALL.replace("\"xeon-e5645\"", &host));
         match parse("small.toml", &text, &Overrides::default()).expect("valid").config.scheduler {
             SchedulerKind::MicroSliced(micro) => match micro.pool {

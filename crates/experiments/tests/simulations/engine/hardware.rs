@@ -63,12 +63,13 @@ fn a_vcpu_that_comes_back_to_cold_caches_works_less_for_a_while() {
 }
 
 #[test]
-fn a_vcpu_that_moves_to_another_last_level_cache_works_less_than_one_that_stays_within_it() {
+fn a_vcpu_that_moves_to_another_cache_or_node_works_less() {
     // Three VMs on two pCPUs go to and fro.
-    let work = |llc_pcpus, llc_migration_ns, sensitivity_permille| {
+    let work_on = |llc_pcpus, node_pcpus, llc_migration_ns, sensitivity_permille| {
         let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);
         (config.host.pcpus, config.host.smt_threads, config.host.llc_pcpus) = (2, 1, llc_pcpus);
         (config.host.costs.llc_migration_ns, config.duration_ns) = (llc_migration_ns, 2 * S);
+        (config.host.node_pcpus, config.host.costs.node_migration_ns) = (node_pcpus, 5 * MS);
         config.vms[0].vcpus = 1;
         config.vms[0].workloads[0].cache_sensitive_permille = sensitivity_permille;
         for name in ["second", "third"] {
@@ -76,11 +77,13 @@ fn a_vcpu_that_moves_to_another_last_level_cache_works_less_than_one_that_stays_
         }
         run(&config).vms.iter().map(|vm| vm.workloads[0].units_done).sum::<u64>() as f64
     };
+    let work = |llc_pcpus, llc_ns, sensitivity| work_on(llc_pcpus, 0, llc_ns, sensitivity);
     let near = work(2, 5 * MS, 1000);
     let (far, insensitive) = (work(1, 5 * MS, 1000) / near, work(1, 5 * MS, 0) / near);
-    assert!((0.8..0.98).contains(&far), "{far}");
+    let farther = work_on(1, 1, 5 * MS, 1000) / near;
+    assert!((0.8..0.98).contains(&far) && farther < far - 0.01, "{far}, {farther}");
     assert!((0.99..1.01).contains(&insensitive), "{insensitive}");
-    assert_eq!(work(1, 0, 1000), near);
+    assert_eq!([work(1, 0, 1000), work_on(1, 2, 0, 1000)], [near; 2]);
 }
 
 #[test]

@@ -146,11 +146,12 @@ impl<H: Hooks> FairShare<H> {
         boosted.chain(ordered).find(|&vcpu| machine.allows(vcpu, pcpu))
     }
 
-    /// Those of these domains in which a vCPU waits, round from a pCPU's own one, which isn't among them. To
+    /// Those of these domains in which a vCPU waits but a pCPU's own one, those behind that first. To
     /// look at all of a large host's would fetch them from slow caches.
     fn waited_in(&self, own: u32, domains: Range<u32>) -> impl Iterator<Item = u32> {
         let span = |from, end| self.occupied.span(DomainQueueId::new(from), DomainQueueId::new(end));
-        span(own + 1, domains.end).chain(span(domains.start, own)).map(DomainQueueId::number)
+        let behind = span(domains.start.max(own + 1), domains.end);
+        behind.chain(span(domains.start, domains.end.min(own))).map(DomainQueueId::number)
     }
 
     /// The first that waits in the nearest other domain and may run on a pCPU. Domains of the same core come
@@ -160,7 +161,8 @@ impl<H: Hooks> FairShare<H> {
         let first_of = |domain: u32| self.first_of(machine, domain, pcpu);
         if self.domains.kind == QueueDomain::Pcpu {
             let threads = machine.threads_beside(pcpu).map(PcpuId::number);
-            let mut near = threads.chain(self.waited_in(own, machine.pcpus_of_llc(pcpu)));
+            let of_cache = machine.pcpus_of_llc(pcpu).flat_map(|pcpus| self.waited_in(own, pcpus));
+            let mut near = threads.chain(of_cache);
             if let Some(first) = near.find_map(first_of) {
                 return Some(first);
             }

@@ -15,7 +15,7 @@
 //!            ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
 //!            (`kvm_vcpu_on_spin`). That sibling gets it, if its clock isn't a slice ahead of the first
 //!            waiter.
-//! Limits.    No host tasks, no `cpu.max`. sched_ext's watchdog isn't modelled; that nobody waits much longer
+//! Limits.    No host tasks. sched_ext's watchdog isn't modelled; that nobody waits much longer
 //!            than two seconds is (`boost_starving`).
 
 mod accounts;

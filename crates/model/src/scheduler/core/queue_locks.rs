@@ -13,7 +13,7 @@ use super::queues::Place;
 use crate::config::QueueLockCosts;
 use crate::counters::QueueLockTimes;
 use crate::ids::{DomainQueueId, IdVec, PcpuId};
-use crate::machine::Machine;
+use crate::machine::{Distance, Machine};
 
 /// The lock's own line, the queue's head and root, and the neighbour in the tree that an entry is tied to.
 const LINES_MOVED: u64 = 3;
@@ -54,7 +54,7 @@ impl QueueLocks {
         let line_ns = match lock.held_by {
             PcpuId::NONE => 0,
             before if before == by => 0,
-            before if !machine.are_near(before, by) => costs.line_far_ns,
+            before if machine.distance(before, by) > Distance::Cache => costs.line_far_ns,
             _ => costs.line_near_ns,
         };
         let held_ns = costs.hold_ns + LINES_MOVED * line_ns;

@@ -14,47 +14,35 @@
 use super::Eevdf;
 use crate::bits::Bits;
 use crate::ids::{PcpuId, VcpuId};
-use crate::machine::Machine;
+use crate::machine::{Distance, Machine};
 
 const INTERVAL_PER_PCPU_NS: u64 = 16_000_000;
 const IMBALANCE_PERCENT: u64 = 117;
 /// 2^20 times as much as any weight.
 const FAILED_MAX: u32 = 20;
 
-/// Where a pCPU looks: in its own last-level cache, and beyond.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Domain {
-    Cache,
-    Host,
-}
-
-impl Domain {
-    const ALL: [Self; 2] = [Self::Cache, Self::Host];
-
-    fn pcpus(self, machine: &Machine) -> u64 {
-        match self {
-            Self::Cache => u64::from(machine.llc_pcpus),
-            Self::Host => machine.pcpus.len() as u64,
-        }
-    }
-
-    fn interval_ns(self, machine: &Machine) -> u64 {
-        INTERVAL_PER_PCPU_NS * self.pcpus(machine)
+/// pCPUs up to so far away: a domain.
+fn pcpus_within(distance: Distance, machine: &Machine) -> u64 {
+    match distance {
+        Distance::Cache => u64::from(machine.llc_pcpus),
+        Distance::Node => u64::from(machine.node_pcpus),
+        Distance::Host => machine.pcpus.len() as u64,
     }
 }
 
 /// Of each domain.
 pub struct Balance {
-    next_ns: [u64; 2],
+    next_ns: [u64; Distance::ALL.len()],
     /// How often there was an imbalance, but no vCPU light enough, since one came last.
-    failed: [u32; 2],
+    failed: [u32; Distance::ALL.len()],
 }
 
 impl Balance {
     /// The pCPUs of a domain take turns.
     pub fn starts(machine: &Machine, pcpu: PcpuId) -> Self {
-        let turn = |domain: Domain| pcpu.index() as u64 % domain.pcpus(machine) + 1;
-        Self { next_ns: Domain::ALL.map(|domain| INTERVAL_PER_PCPU_NS * turn(domain)), failed: [0; 2] }
+        let turn = |domain| pcpu.index() as u64 % pcpus_within(domain, machine) + 1;
+        let next_ns = Distance::ALL.map(|domain| INTERVAL_PER_PCPU_NS * turn(domain));
+        Self { next_ns, failed: [0; Distance::ALL.len()] }
     }
 }
 
@@ -93,17 +81,18 @@ pub trait Balances {
     }
 
     fn pull_from_the_busiest(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        for domain in Domain::ALL {
+        let widest = machine.widest();
+        for domain in Distance::ALL.into_iter().filter(|&domain| domain <= widest) {
             let next_ns = &mut self.balance_of(pcpu).next_ns[domain as usize];
             if machine.now_ns >= *next_ns {
-                *next_ns = machine.now_ns + domain.interval_ns(machine);
+                *next_ns = machine.now_ns + INTERVAL_PER_PCPU_NS * pcpus_within(domain, machine);
                 pull(self, machine, pcpu, domain);
             }
         }
     }
 }
 
-fn pull<B: Balances + ?Sized>(queues: &mut B, machine: &mut Machine, pcpu: PcpuId, domain: Domain) {
+fn pull<B: Balances + ?Sized>(queues: &mut B, machine: &mut Machine, pcpu: PcpuId, domain: Distance) {
     let busiest = busiest(queues, machine, pcpu, domain);
     let failed = &mut queues.balance_of(pcpu).failed[domain as usize];
     let Some((busiest, load)) = busiest else {
@@ -128,13 +117,12 @@ fn busiest<B: Balances + ?Sized>(
     queues: &B,
     machine: &Machine,
     pcpu: PcpuId,
-    domain: Domain,
+    domain: Distance,
 ) -> Option<(PcpuId, u64)> {
     let own = queues.load(pcpu);
     let mut most = None;
     for peer in queues.waited_for().round_from(pcpu) {
-        let is_near = machine.llc_of(peer) == machine.llc_of(pcpu);
-        if peer == pcpu || is_near != (domain == Domain::Cache) {
+        if peer == pcpu || machine.distance(peer, pcpu) != domain {
             continue;
         }
         let load = queues.load(peer);

@@ -16,9 +16,6 @@ use crate::ids::{IdVec, VcpuId, VmId};
 use crate::machine::{HostVcpu, Kind, Machine, VcpuState, WAITING_KINDS};
 use microslice_policy::{self as policy, Cause, GuestClass, HeirDecision, HeirObservation, HeirState};
 
-/// A waiter that can't go on exits within a pause-loop window. One that ran for longer had the lock.
-const WAIT_SEEN_NS: u64 = 30_000;
-
 /// A waiter that was asked for, and how long it had run until then.
 #[derive(Clone, Copy)]
 struct Trial {
@@ -70,16 +67,17 @@ impl Holders {
         if machine.vms[vm].waiting.kinds & machine.heir_kinds == 0 {
             return None;
         }
-        let seen = self.look(machine, vm, is_helped);
+        let mut seen = self.look(machine, vm, is_helped);
         if seen.helped_count == 0
             && let Some(Trial { vcpu, ran_ns }) = self.trials[vm].take()
         {
             let host = &machine.vcpus[vcpu];
             let ran_ns = host.turns.run_ns.saturating_sub(ran_ns);
-            let found = host.class != GuestClass::LockWaiter || ran_ns > WAIT_SEEN_NS;
-            self.states[vm] = policy::heir_state_after(&self.states[vm], &seen, found);
+            seen.trial = policy::heir_trial_of(host.class, ran_ns).into();
         }
-        if policy::decide_on_heir(&self.states[vm], &seen) != HeirDecision::Try {
+        let step = policy::decide_on_heir(&self.states[vm], &seen);
+        self.states[vm] = step.state;
+        if step.decision != HeirDecision::Try.into() {
             return None;
         }
         let last = self.tried[vm];

@@ -10,6 +10,7 @@
 //!            it was.
 
 use super::*;
+use std::rc::Rc;
 
 /// What the micro pool keeps of a vCPU.
 #[derive(Clone, Copy)]
@@ -30,18 +31,42 @@ impl Member {
 
 pub(super) struct MicroPool {
     slice_ns: u64,
-    /// How many pCPUs are micro-sliced: the last ones, so that the normal pool's numbers stay.
+    /// The pCPUs that may be micro-sliced, the first to be so first.
+    order: Rc<[PcpuId]>,
+    /// How many of them are.
     count: usize,
+    has: IdVec<PcpuId, bool>,
     /// The vCPU that waits for a micro slice on each pCPU: at most one.
     waiting: IdVec<PcpuId, Option<VcpuId>>,
     members: IdVec<VcpuId, Member>,
+}
+
+/// The host's last pCPUs, so that the normal pool's numbers stay. Those that a vCPU is pinned to are left
+/// out, and so is the last one that is left to a VM.
+fn may_be_micro_sliced(machine: &Machine) -> Rc<[PcpuId]> {
+    let mut is_pinned_to: IdVec<PcpuId, bool> = IdVec::of(false, machine.pcpus.len());
+    machine.vms.iter().flat_map(|vm| &vm.pins).for_each(|&pcpu| is_pinned_to[pcpu] = true);
+    // Those that some VM may run on, of all that are left.
+    let narrow = machine.vms.iter().filter(|vm| !vm.affinity.is_empty());
+    let count = |vm: &HostVm| vm.affinity.iter().filter(|&&allowed| allowed).count();
+    let mut left: Vec<_> = narrow.map(|vm| (vm, count(vm))).collect();
+    let mut may_be = |&pcpu: &PcpuId| {
+        let leaves_one = |&(vm, left): &(&HostVm, usize)| left > 1 || !vm.allows(pcpu);
+        let may_be = !is_pinned_to[pcpu] && left.iter().all(leaves_one);
+        left.iter_mut().filter(|(vm, _)| may_be && vm.allows(pcpu)).for_each(|(_, left)| *left -= 1);
+        may_be
+    };
+    let last = PcpuId::new(1).until(machine.pcpus.next_id()).rev();
+    last.filter(&mut may_be).take(microslice_policy::POOL_LIMIT_MAX).collect()
 }
 
 impl MicroPool {
     pub fn new(slice_ns: u64, machine: &Machine) -> Self {
         Self {
             slice_ns,
+            order: may_be_micro_sliced(machine),
             count: 0,
+            has: IdVec::of(false, machine.pcpus.len()),
             waiting: IdVec::of(None, machine.pcpus.len()),
             members: IdVec::of(Member::NOT_ONE, machine.vcpus.len()),
         }
@@ -55,28 +80,35 @@ impl MicroPool {
         self.count
     }
 
-    pub fn first(&self) -> PcpuId {
-        PcpuId::from_index(self.waiting.len() - self.count)
+    /// The most that there can be.
+    pub fn count_max(&self) -> usize {
+        self.order.len()
     }
 
+    /// The one that became one last comes first.
     pub fn pcpus(&self) -> impl Iterator<Item = PcpuId> + Clone + use<> {
-        self.first().until(self.waiting.next_id())
+        let order = self.order.clone();
+        (0..self.count).rev().map(move |at| order[at])
     }
 
+    #[inline]
     pub fn has(&self, pcpu: PcpuId) -> bool {
-        pcpu.index() + self.count >= self.waiting.len()
+        self.has[pcpu]
     }
 
-    /// The pCPU before the first one is micro-sliced from now on.
+    /// One more pCPU is micro-sliced from now on.
     pub fn grow(&mut self) -> PcpuId {
+        let pcpu = self.order[self.count];
         self.count += 1;
-        self.first()
+        self.has[pcpu] = true;
+        pcpu
     }
 
-    /// The first one isn't any longer.
+    /// The last one isn't any longer.
     pub fn shrink(&mut self) -> PcpuId {
-        let pcpu = self.first();
         self.count -= 1;
+        let pcpu = self.order[self.count];
+        self.has[pcpu] = false;
         pcpu
     }
 
@@ -174,6 +206,9 @@ impl<Normal: Core> MicroSliced<Normal> {
     }
 
     fn micro_place(&mut self, machine: &Machine, vcpu: VcpuId, free_only: bool) -> Option<PcpuId> {
+        if machine.is_pinned(vcpu) {
+            return None;
+        }
         for pcpu in self.pool.pcpus() {
             if free_only && !self.is_free(machine, pcpu) {
                 continue;

@@ -48,7 +48,7 @@ use crate::config::{Mechanics, MicroSlicedConfig, PoolSize};
 use crate::counters::FailedPull;
 use crate::events::{StopReason, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use crate::machine::{Machine, Promised, VcpuState, interrupt_bit};
+use crate::machine::{HostVm, Machine, Promised, VcpuState, interrupt_bit};
 use microslice_policy as policy;
 use microslice_policy::{
     AccelerateConfig, Cause, InterruptKind, InterruptObservation, MicroSliceObservation, MicroSliceOutcome,
@@ -77,6 +77,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     /// `in_windows`: turns of the normal pool end in windows (`delay_preemption.rs`), which is grace enough.
     pub fn new(config: MicroSlicedConfig, normal: Normal, in_windows: bool, machine: &mut Machine) -> Self {
         let is_prototype = config.mechanics == Mechanics::XenPrototype;
+        let pool = MicroPool::new(config.micro_slice_ns, machine);
         Self {
             rules: AccelerateConfig {
                 grace_max: config.grace,
@@ -87,8 +88,8 @@ impl<Normal: Core> MicroSliced<Normal> {
             },
             lends: config.lends,
             normal,
-            pool: MicroPool::new(config.micro_slice_ns, machine),
-            pool_size: PoolSizing::new(config.pool),
+            pool_size: PoolSizing::new(config.pool, pool.count_max()),
+            pool,
             answers: Answers::new(!is_prototype),
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),

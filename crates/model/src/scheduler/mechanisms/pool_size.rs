@@ -14,7 +14,13 @@ pub(super) struct PoolSizing {
 }
 
 impl PoolSizing {
-    pub fn new(size: PoolSize) -> Self {
+    /// `most`: so many pCPUs can be micro-sliced.
+    pub fn new(mut size: PoolSize, most: usize) -> Self {
+        match &mut size {
+            PoolSize::Static { pcpus } => *pcpus = most.min(*pcpus),
+            PoolSize::Auto { .. } if most == 0 => size = PoolSize::Static { pcpus: 0 },
+            PoolSize::Auto { limit, .. } => *limit = most.min(*limit),
+        }
         Self {
             size,
             state: PoolSizeState::default(),

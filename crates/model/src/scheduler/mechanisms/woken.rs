@@ -84,6 +84,9 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Gives it the place of a micro pCPU: first of those that run nothing, then of all.
     fn offer(&mut self, machine: &mut Machine, woken: Woken) {
+        if machine.is_pinned(woken.vcpu) {
+            return;
+        }
         let micro = self.pool.pcpus();
         let is_free = |&pcpu: &PcpuId| {
             self.has_room(self.woken.0[pcpu].is_some_and(|other| other.still_waits(machine)))

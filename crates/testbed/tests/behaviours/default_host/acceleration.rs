@@ -162,6 +162,7 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 }
 
 #[test]
+#[ignore = "62 s; tests of slides hold that another kernel is recognised: make test-long"]
 fn another_kernels_symbols_accelerate_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;

@@ -1,7 +1,8 @@
 //! What a VM's VMM does beside its vCPUs is its VM's; and VMs that find no place share like those that have
 //! one.
 
-use crate::common::promises::{assert_share, vcpus};
+use crate::common::intervals::over_time;
+use crate::common::promises::{assert_share, is_share, vcpus};
 use crate::common::{
     PATIENCE, count, on_host, reports, run, seconds, start_scheduler, statistics, stop_scheduler,
     wait_until_it_says,
@@ -27,11 +28,9 @@ fn has_vms(expected: usize) -> impl Fn(&Value) -> bool {
     move |report| report["vms"].as_array().is_some_and(|vms| vms.len() == expected)
 }
 
-/// What vCPUs and other threads of each VM ran in the intervals that are reported from now on, by its
-/// process; and other host tasks.
-fn ran_meanwhile(scheduler: &Process) -> (BTreeMap<u64, [u64; 2]>, u64) {
-    let from = scheduler.lines(0).len();
-    std::thread::sleep(seconds(12, 30));
+/// What vCPUs and other threads of each VM ran in the intervals that were reported from line `from` on, by
+/// its process; and other host tasks.
+fn ran_since(scheduler: &Process, from: usize) -> (BTreeMap<u64, [u64; 2]>, u64) {
     let (mut ran, mut others) = (BTreeMap::new(), 0u64);
     for report in reports(scheduler, from) {
         for vm in report["vms"].as_array().expect("vms") {
@@ -57,7 +56,9 @@ fn a_vm_whose_vmm_computes_in_threads_of_its_own_gets_no_more_than_its_equal() {
             vmm(host, 1, vcpus, &format!("spin {busy}"))
         });
         statistics(&scheduler, has_vms(2), "both VMs");
-        let (ran, others) = ran_meanwhile(&scheduler);
+        let from = scheduler.lines(0).len();
+        std::thread::sleep(seconds(12, 30));
+        let (ran, others) = ran_since(&scheduler, from);
         vmms.iter().for_each(end);
         stop_scheduler(host, &scheduler);
         let [one, other] = ran.into_values().collect::<Vec<_>>().try_into().expect("two VMs");
@@ -117,13 +118,16 @@ fn a_vm_without_a_place_has_what_others_have_and_a_place_as_soon_as_one_is_free(
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory --vm-places 2");
         let vmms = vmm(host, row.parties.len() as u32, vcpus(row, "without"), "spin");
         statistics(&scheduler, has_vms(2), "two VMs with places");
-        let before = ticks(host);
-        let (ran, _) = ran_meanwhile(&scheduler);
-        let during: BTreeMap<u64, u64> =
-            ticks(host).iter().map(|(pid, now)| (*pid, now - before[pid])).collect();
-        let without: u64 =
-            during.iter().filter(|(pid, _)| !ran.contains_key(pid)).map(|(_, ticks)| ticks).sum();
-        let part = without as f64 / during.values().sum::<u64>() as f64;
+        let (before, from) = (ticks(host), scheduler.lines(0).len());
+        let look = || {
+            let (ran, _) = ran_since(&scheduler, from);
+            let during = ticks(host).into_iter().map(|(pid, now)| (pid, now - before[&pid]));
+            let (with, without): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                during.partition(|(pid, _)| ran.contains_key(pid));
+            let [with, without] = [with, without].map(|ticks| ticks.values().sum::<u64>() as f64);
+            (ran, without / (with + without))
+        };
+        let (ran, part) = over_time(seconds(12, 30), look, |(_, part)| is_share(row, "without")(*part));
         assert_share(row, "without", part);
         let leaves = *ran.keys().next().expect("a VM");
         run(host, &format!("kill -9 {leaves}"));

@@ -80,16 +80,16 @@ impl Turns {
         }
     }
 
-    /// By how much a turn was longer than due on average, as a part of the window.
-    fn mean_beyond(&self) -> f64 {
-        (self.beyond_ns as f64 - self.short_ns as f64) / self.turns as f64 / (WINDOW_US * 1000) as f64
+    /// True if turns were longer than due by less than a window on average.
+    fn is_within_a_window(&self) -> bool {
+        self.beyond_ns < self.short_ns + self.turns * WINDOW_US * 1000
     }
 }
 
 /// By how much a VM's share may differ from what is due.
 const SHARE_TOLERANCE: f64 = 0.025;
 
-/// Of each VM while all three run, by its name; for longer, while shares aren't as they should be.
+/// Of each VM while all three run, by its name; for longer, while shares or lengths aren't as they should be.
 fn turns_of_each(scheduler: &Process, names: &BTreeMap<u64, &'static str>) -> BTreeMap<&'static str, Turns> {
     let from = scheduler.lines(0).len();
     let look = || {
@@ -101,7 +101,9 @@ fn turns_of_each(scheduler: &Process, names: &BTreeMap<u64, &'static str>) -> BT
         }
         turns
     };
-    let is_right = |turns: &BTreeMap<_, _>| shares(turns).all(|(_, share)| is_a_third(share));
+    let is_right = |turns: &BTreeMap<_, Turns>| {
+        shares(turns).all(|(_, share)| is_a_third(share)) && turns.values().all(Turns::is_within_a_window)
+    };
     over_time(seconds(12, 30), look, is_right)
 }
 
@@ -142,7 +144,7 @@ fn windows_hold_with(flags: &str) {
         assert_eq!((user.put_off, user.ended_forced), (0, 0), "it is always safe: {user:?}");
         assert!(user.turns > 0 && mixed.ended_safe > 0, "{user:?}, {mixed:?}");
         // The window has slid to where it ends with the turn: behind that there is only how late a timer is.
-        assert!(kernel.mean_beyond() < 1.0, "turns are longer by more than a window: {kernel:?}");
+        assert!(kernel.is_within_a_window(), "turns are longer by more than a window: {kernel:?}");
         for (name, share) in shares(&turns) {
             assert!(is_a_third(share), "{name} had {share:.3} of what all had: {turns:?}");
         }
@@ -166,6 +168,7 @@ fn a_guest_in_its_kernel_has_its_window_and_no_more_and_one_in_user_mode_none() 
 }
 
 #[test]
+#[ignore = "40 s; the default scheduler takes the same way: make test-long"]
 fn windows_hold_under_the_scheduler_coordinated_too() {
     windows_hold_with("--scheduler coordinated");
 }

@@ -7,6 +7,7 @@
 //!            only if it is eligible. What `yield_task_fair` takes from the yielder, it takes from its
 //!            thread, which is alone in its vCPU's group: at the levels where others wait nothing changes. So
 //!            the yielder is mostly picked again.
+//!            A hypercall names its target (`kvm_sched_yield`).
 //! Proposal.  *Semantics-aware directed yield*, version 3 (June 2026, on Linux 7.1-rc7; not merged), by its
 //!            cover letter. A target on the yielder's pCPU is made eligible at each level, by a margin that
 //!            grows with the queue, within the bounds of lag. The yielder's slice protects it no longer, at
@@ -111,6 +112,9 @@ impl GroupedEevdf {
         vcpu: VcpuId,
         on: PcpuId,
     ) -> Option<VcpuId> {
+        if let Some(named) = machine.named_target() {
+            return named;
+        }
         let vm = self.vm_of[vcpu];
         let waits = |machine: &Machine, vcpu| machine.vcpus[vcpu].state == VcpuState::Runnable;
         let receiver = self.interrupts.receiver_of(machine.now_ns, vcpu);

@@ -1,10 +1,10 @@
 //! A trial on this machine's own KVM: the lab's VMs under the kernel's own scheduler, and with boosts beside
 //! it.
 
-use super::{Arm, Compared, Verdict, compare, order};
 use crate::lab::{Lab, LabVm, Running};
 use crate::measure::Measurement;
 use crate::{Error, Result};
+use microslice_metrics::trial::{Compared, Verdict, compare, order};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -41,6 +41,8 @@ pub const LOADS: [Load; 4] = [
 ];
 /// Of fewer, a percentile is what single ones took.
 const ENOUGH: [(f64, u64); 2] = [(50.0, 10), (99.0, 100)];
+/// The arm with boosts; the other one is what it is compared with.
+const TREATMENT: usize = 1;
 /// After boosts began or ended, until it counts.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -120,17 +122,19 @@ pub fn run(lab: &Lab, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Pairs> {
     let start = |load: &Load| lab.start(&[load.arguments, &["window-ms=50"]].concat());
     let vms = LOADS.iter().map(start).collect::<Result<Vec<_>>>()?;
     let mut pairs = Vec::new();
-    for (at, arms) in order(plan.pairs, plan.seed).into_iter().enumerate() {
+    for (at, arms) in order(2, plan.pairs, plan.seed).into_iter().enumerate() {
         progress(&format!("pair {} of {}", at + 1, plan.pairs));
-        let [first, second] = arms.map(|arm| block(lab, plan, &vms, arm));
-        let (first, second) = (first?, second?);
-        pairs.push(if arms[0] == Arm::Control { [first, second] } else { [second, first] });
+        let mut pair = [Block::default(), Block::default()];
+        for arm in arms {
+            pair[arm] = block(lab, plan, &vms, arm == TREATMENT)?;
+        }
+        pairs.push(pair);
     }
     Ok(pairs)
 }
 
-fn block(lab: &Lab, plan: &Plan, vms: &[LabVm], arm: Arm) -> Result<Block> {
-    let daemon = (arm == Arm::Treatment).then(|| boost(lab, plan, vms)).transpose()?;
+fn block(lab: &Lab, plan: &Plan, vms: &[LabVm], has_boosts: bool) -> Result<Block> {
+    let daemon = has_boosts.then(|| boost(lab, plan, vms)).transpose()?;
     std::thread::sleep(SETTLE);
     let (from, ran_before) = (Instant::now(), vms.iter().map(LabVm::ran_ns).collect::<Vec<_>>());
     std::thread::sleep(plan.block);
@@ -196,7 +200,7 @@ pub fn to_json(plan: &Plan, pairs: &[[Block; 2]]) -> Value {
         pairs.iter().map(|pair| of(&pair[1])).sum::<f64>() / pairs.len().max(1) as f64
     };
     let figure = |(load, figure, compared): &(&Load, Figure, Compared)| {
-        let Compared { control, treatment, ratio } = compared;
+        let Compared { control, treatment, ratio, .. } = compared;
         json!({
             "vm": load.name,
             "figure": figure.name(load),
