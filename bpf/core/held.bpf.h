@@ -10,6 +10,8 @@
  *            looks. One that is lost that way is lost a few looks later.
  * Limits.    Reading never waits. Nothing is known where the word isn't in memory just now, nor where another
  *            task is current: one that takes a vCPU off its pCPU to change something of its thread.
+ *            Windows look by symbols alone: the stack frames of microslice_dispatch (136 bytes), puts_off
+ *            (280) and look_at_count (240) would be more than the 512 bytes that calls may take.
  */
 #ifndef BPF_HELD_H
 #define BPF_HELD_H

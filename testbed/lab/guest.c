@@ -160,7 +160,7 @@ static void lock_round(struct lab_shared *shared, struct lab_vcpu *self)
 		queued_spin_unlock(shared, self);
 	else
 		shared->ticket_owner++;
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 }
 
 /* ---- Calls to all siblings, which wait for each answer ---- */
@@ -185,7 +185,7 @@ static void call_round(struct lab_shared *shared, struct lab_vcpu *self)
 		return;
 	self->preempt_count = 1;
 	smp_call_function_many_cond(shared, self);
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 	__atomic_store_n(&shared->is_calling, 0, __ATOMIC_SEQ_CST);
 }
 
@@ -207,7 +207,7 @@ static uint64_t sleep(struct lab_shared *shared, struct lab_vcpu *self, uint64_t
 	self->preempt_count = 1;
 	while (self->timers_taken == taken)
 		pv_native_safe_halt(taken);
-	self->preempt_count = 0;
+	self->preempt_count = shared->lies;
 	woken = now();
 	return woken > due ? woken - due : 0;
 }

@@ -74,7 +74,7 @@ struct lab_shared {
 	uint64_t is_listed; /* it holds them in a function that is known to hold locks */
 	uint64_t sleep_us;
 	uint64_t ticks_per_us;
-	uint64_t pad;
+	uint64_t lies; /* what a vCPU counts while it holds nothing */
 	volatile uint32_t ticket_next, ticket_owner;
 	uint64_t pad2[7];
 	volatile uint64_t queue_tail; /* 1 + the vCPU at its end */

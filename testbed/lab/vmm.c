@@ -3,9 +3,9 @@
  * The lab's VMM: a VM that runs the lab's guest (guest.c), and reports what it measures.
  *
  * Its arguments are KEY=VALUE: load (compute, ticket, queued, user, calls, sleep), vcpus, compute and hold
- * (turns of a loop), listed (0: it holds locks in a function that nobody knows), sleep-us, window-ms. It says
- * "ready" once all vCPUs run, then writes a line of JSON for each window, as the testbed's guests do. Its one
- * argument "symbols" prints the guest's System.map.
+ * (turns of a loop), listed (0: it holds locks in a function that nobody knows), lies (1: it always says that
+ * it holds something), sleep-us, window-ms. It says "ready" once all vCPUs run, then writes a line of JSON
+ * for each window, as the testbed's guests do. Its one argument "symbols" prints the guest's System.map.
  */
 #include "lab.h"
 #include "machine.h"
@@ -200,9 +200,13 @@ static void take_argument(const char *argument, uint64_t *window_ms)
 		const char *key;
 		uint64_t *value, least, most;
 	} numbers[] = {
-	    {"vcpus", &shared->vcpu_count, 1, LAB_VCPUS_MAX}, {"compute", &shared->compute, 0, 1000000000},
-	    {"hold", &shared->hold, 0, 1000000000},	      {"listed", &shared->is_listed, 0, 1},
-	    {"sleep-us", &shared->sleep_us, 1, 1000000},      {"window-ms", window_ms, 10, 1000000},
+	    {"vcpus", &shared->vcpu_count, 1, LAB_VCPUS_MAX},
+	    {"compute", &shared->compute, 0, 1000000000},
+	    {"hold", &shared->hold, 0, 1000000000},
+	    {"listed", &shared->is_listed, 0, 1},
+	    {"lies", &shared->lies, 0, 1},
+	    {"sleep-us", &shared->sleep_us, 1, 1000000},
+	    {"window-ms", window_ms, 10, 1000000},
 	};
 	const char *value = strchr(argument, '=');
 	size_t length = value ? value - argument : 0;

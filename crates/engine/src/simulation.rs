@@ -241,7 +241,7 @@ impl Simulation<'_> {
         self.machine.vcpus[vcpu].state == VcpuState::Runnable || self.cpu_limits.rests(vcpu)
     }
 
-    /// Whether KVM tells its guest so: it stopped while it could have gone on (`kvm_sched_out`).
+    /// Whether KVM tells its guest so: an interrupt of the host has stopped it (`at_instruction_boundary`).
     pub(crate) fn is_marked_preempted(&self, vcpu: VcpuId) -> bool {
         let host = &self.machine.vcpus[vcpu];
         host.state == VcpuState::Runnable && host.preempted || self.cpu_limits.rests(vcpu)

@@ -13,8 +13,9 @@ use microslice_policy::{InterruptKind, YieldCause};
 /// Timer interrupt that wakes a sleeping thread: hrtimer_interrupt, or a block device's completion.
 const TIMER_HANDLER_NS: u64 = 2_000;
 
-/// What a recipient beyond the first adds to a hypercall that calls many, in % of an IPI of its own: 7.8 s in
-/// place of 19.8 s for broadcasts to 79 vCPUs in x2APIC's physical mode (Li, commit 4180bf1b655a, Linux 4.19).
+/// What a recipient beyond the first adds to a hypercall that calls many, in % of an IPI of its own.
+/// Broadcasts to 79 vCPUs in x2APIC's physical mode took 7.8 s in place of 19.8 s (commit 4180bf1b655a, Linux
+/// 4.19).
 const PV_IPI_PERCENT: u64 = 39;
 
 impl Simulation<'_> {

@@ -62,7 +62,7 @@ impl Simulation<'_> {
     fn overlooks_hybrid(&self, waiter: Holder) -> bool {
         let (vcpu, depth) = (waiter.vcpu(), waiter.depth());
         let executes = self.is_running(vcpu) && self.guest[vcpu].depth == depth;
-        executes || self.machine.vcpus[vcpu].state == VcpuState::Blocked
+        executes || self.machine.vcpus[vcpu].state == VcpuState::Blocked && !self.cpu_limits.rests(vcpu)
     }
 
     /// No vCPU halts that has something to do: a lock that it was given, or a thread that is ready.

@@ -9,9 +9,9 @@
 //!            comes too late: the lock is never handed over.
 //! What for.  "On a CPU" is what the *guest's* scheduler thinks: the holder of a preempted vCPU is on a CPU.
 //!            So its waiters spin until the host runs it again. Kernels from 4.10 on ask the hypervisor
-//!            (`vcpu_is_preempted`): spinners stop at a holder that is preempted (`owner_on_cpu`), and behind a
-//!            spinner that is (`osq_lock`). There a sleeper that was woken in vain spins before all others, and
-//!            gets the lock at the next release (`MUTEX_FLAG_HANDOFF`, `__mutex_handoff`).
+//!            (`vcpu_is_preempted`). Spinners stop at a holder that is preempted (`owner_on_cpu`), and behind
+//!            a spinner that is (`osq_lock`). There a sleeper that was woken in vain spins before all others.
+//!            It gets the lock at the next release (`MUTEX_FLAG_HANDOFF`, `__mutex_handoff`).
 //! Limits.    No readers, no lock of the list of sleepers.
 
 use crate::guest::{Act, Beside, Holder, Lock, ThreadState, WaitsFor};
@@ -65,8 +65,8 @@ impl Simulation<'_> {
     }
 
     /// mutex_can_spin_on_owner. The holder never leaves its vCPU while it holds the lock (the guest's
-    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU, unless it knows
-    /// that the vCPU isn't, or the lock was handed to one that sleeps still.
+    /// scheduler doesn't preempt kernel code here). So for the guest it is always on a CPU. Not so if it
+    /// knows that the vCPU isn't, or if the lock was handed to one that sleeps still.
     fn may_spin(&self, vcpu: VcpuId, lock: LockId) -> bool {
         !self.guest[vcpu].need_resched && (!self.is_modern || self.owner_is_on_cpu(lock))
     }

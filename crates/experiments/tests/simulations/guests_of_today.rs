@@ -97,7 +97,7 @@ fn an_idle_vcpu_is_called_to_wake_its_thread_itself() {
 }
 
 #[test]
-fn one_hypercall_calls_many_vcpus_sooner_than_an_exit_for_each() {
+fn one_hypercall_calls_many_sooner_than_exits_do() {
     let [one, many] =
         ["true", "false"].map(|by_one| done(&run(&guest(&format!("pv_ipi = {by_one}"), (12, 0, 12), MAPS))));
     assert!(one * 100 > many * 103, "{one} and {many} shootdowns");
@@ -135,7 +135,7 @@ fn spinners_for_a_mutex_sleep_while_its_holder_is_preempted() {
 }
 
 #[test]
-fn a_sleeper_that_was_woken_in_vain_gets_the_mutex_next() {
+fn a_sleeper_woken_in_vain_gets_the_mutex_next() {
     let program = r#"{ name = "sections", threads = 12,
         lock = [{ name = "big", kind = "mutex", symbol = "mutex_lock" }], program = [
         { compute = "exponential 20 us" }, { lock = "big", hold = "exponential 20 us" }, { progress = 1 } ] }"#;
@@ -170,7 +170,7 @@ fn a_thread_that_slept_is_due_before_one_that_computes() {
 }
 
 #[test]
-fn a_guest_without_paravirtual_help_has_locks_that_whoever_runs_takes() {
+fn without_paravirtual_help_locks_go_to_whoever_runs() {
     let config = guest("lock_kind = \"test-and-set\", steal_time = false, pv_ipi = false", (4, 8, 4), MAPS);
     let nopv = parse(
         "nopv.toml",

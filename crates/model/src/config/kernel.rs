@@ -137,16 +137,16 @@ pub struct KernelFeatures {
     /// mutexes stop (`owner_on_cpu`, include/linux/sched.h; `osq_lock`; from 4.10 on), preempted vCPUs aren't
     /// idle ones (`available_idle_cpu`, kernel/sched/core.c), and its scheduler doesn't count what was stolen
     /// (`update_rq_clock_task`). PV sched yield looks at it (`kvm_smp_send_call_func_ipi`, Linux 6.12). From
-    /// 5.19 on a host reports those only that an interrupt of its own has stopped: neither halted nor yielding
-    /// ones (`at_instruction_boundary`, `kvm_steal_time_set_preempted`, arch/x86/kvm/x86.c).
+    /// 5.19 on a host reports those only that an interrupt of its own has stopped, neither halted nor
+    /// yielding ones (`at_instruction_boundary`, `kvm_steal_time_set_preempted`, arch/x86/kvm/x86.c).
     pub steal_time: bool,
     /// A sleeper for a mutex that was woken in vain gets it at the next release (`MUTEX_FLAG_HANDOFF`,
     /// kernel/locking/mutex.c, from 4.10 on).
     pub mutex_handoff: bool,
     /// A call of several vCPUs is one hypercall (`kvm_send_ipi_mask`, arch/x86/kernel/kvm.c, from 4.19 on).
     pub pv_ipi: bool,
-    /// A thread that wakes on an idle vCPU is queued there by a call-function IPI, without that one's runqueue
-    /// lock (`ttwu_queue_wakelist`, kernel/sched/core.c, Linux 6.12: `!cpu_rq(cpu)->nr_running`).
+    /// A thread that wakes on an idle vCPU is queued there by a call-function IPI, without that one's
+    /// runqueue lock (`ttwu_queue_wakelist`, kernel/sched/core.c, Linux 6.12: `!cpu_rq(cpu)->nr_running`).
     pub ttwu_queue: bool,
     /// Idle vCPUs aren't told of a shootdown: they flush when they leave the idle loop (`tlb_is_not_lazy`,
     /// arch/x86/mm/tlb.c, from 4.20 on).

@@ -51,6 +51,19 @@ fn stopped_heirs_are_boosted_where_nobody_holds_anything() {
 }
 
 #[test]
+fn a_count_that_never_returns_to_zero_is_not_believed() {
+    let Some((lab, _alone)) = lab() else { return };
+    let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&[&UNLISTED[..], &["lies=1"]].concat()).expect("a VM");
+    let not_believed = "preempt_count isn't believed (it isn't as a kernel's): symbols tell who holds locks";
+    let report = beside(&lab, &vm, "counter", |daemon| daemon.wait_for(not_believed).expect("disbelief"));
+    for cause in ["holder", "heir"] {
+        assert_eq!(number(&report["accelerations"]["by_cause"][cause]), 0, "{report}");
+    }
+    assert_eq!(number(&report["holders"]["known"]), 0, "{report}");
+}
+
+#[test]
 fn observe_says_who_held_a_lock_by_the_guests_count() {
     let Some((lab, _alone)) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");

@@ -40,7 +40,7 @@ fn a_waiter_behind_one_that_has_halted_halts_early() {
 }
 
 #[test]
-fn the_head_of_a_queue_spins_as_long_as_its_kernel_says() {
+fn a_head_spins_as_long_as_its_kernel_says() {
     let spins: SpinsBeforeHalts = interrupted_waits_on(LockKind::PvQueuedHybrid, false);
     assert!(spins.halts > 20, "{} halts", spins.halts);
     assert!((300 * US..360 * US).contains(&spins.longest_ns), "{} ns", spins.longest_ns);

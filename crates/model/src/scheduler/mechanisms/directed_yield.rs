@@ -4,7 +4,8 @@
 //! Problem.   A spinner keeps the pCPU that the preempted sibling it waits for could run on.
 //! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That
 //!            one runs next on the spinner's pCPU, if its clock isn't a slice ahead of the first that waits
-//!            (`take_heir` in `bpf/`). If it may not run there the spinner gives nothing up (`heir_may_come`).
+//!            (`take_heir` in `bpf/`). If it may not run there the spinner gives nothing up
+//!            (`heir_may_come`).
 
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
