@@ -168,17 +168,19 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		if (!tctx || now - tctx->queued_at_ns <= STARVING_AFTER_NS)
 			continue;
 		/*
+		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
+		 * now.
+		 */
+		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
+		if (DSQ_BOOSTED + queue == dsq)
+			continue;
+		/*
 		 * Many threads of one VMM or owner: what each has for having waited isn't to add up to more
 		 * than their share.
 		 */
 		if (tctx->vm || tctx->owner || tctx->service)
 			dsq_move_set_slice(&it, config.micro_slice_ns);
-		/*
-		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
-		 * now.
-		 */
-		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
-		if (DSQ_BOOSTED + queue != dsq && dsq_move(&it, p, DSQ_BOOSTED + queue)) {
+		if (dsq_move(&it, p, DSQ_BOOSTED + queue)) {
 			tctx->queue = queue;
 			tctx->out_of_order = 1;
 			COUNT(host_stats.starving_served);
