@@ -214,6 +214,7 @@ impl<'a> Simulation<'a> {
         self.vms.push(Vm {
             first_vcpu,
             vcpus: vm.vcpus as u32,
+            are_tasks: vm.are_tasks,
             text,
             kernel: kernel_times(vm, pv_spin_ns),
             runqueue_lock,

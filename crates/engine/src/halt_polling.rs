@@ -84,7 +84,7 @@ impl HaltPolling {
 impl Simulation<'_> {
     /// The vCPU, which runs there, halts: it polls first, if it may.
     pub(crate) fn begins_to_poll(&mut self, vcpu: VcpuId, pcpu: PcpuId, reason: StopReason) -> bool {
-        if self.halt_polling.max_ns == 0 {
+        if self.halt_polling.max_ns == 0 || self.vms[self.machine.vcpus[vcpu].vm].are_tasks {
             return false;
         }
         let may_poll = !self.machine.wants_schedule(pcpu) && self.is_single_task(pcpu);
@@ -139,7 +139,9 @@ impl Simulation<'_> {
             return;
         }
         let pcpu = host.pcpu;
-        self.measured.count_halt(host.vm);
+        if !self.vms[host.vm].are_tasks {
+            self.measured.count_halt(host.vm);
+        }
         self.note_position(vcpu);
         self.scheduler.yields(&mut self.machine, vcpu, pcpu, YieldCause::Hlt);
         if !self.begins_to_poll(vcpu, pcpu, reason) {

@@ -18,6 +18,9 @@ use rand::{RngExt, SeedableRng};
 pub const PAIRS_MIN: usize = 6;
 /// Chance is one in so many where a verdict is given.
 const ONE_IN: f64 = 20.0;
+/// An interval is narrower than a difference by this factor where four of five trials tell it: the quantiles
+/// of 0.975 and 0.8 over that of 0.975.
+const FOUR_OF_FIVE: f64 = (1.96 + 0.84) / 1.96;
 /// Up to so many pairs each way of exchanging arms is tried; beyond, as many are drawn.
 const EXHAUSTIVE_MAX: usize = 10;
 
@@ -38,7 +41,8 @@ pub struct Compared {
     pub treatment: f64,
     /// Of the treatment's to the control's.
     pub ratio: Estimate,
-    /// How often the arms, exchanged within pairs by chance, differ by as much (a randomisation test).
+    /// How often the arms, exchanged within pairs by chance, differ by as much in any of the figures that are
+    /// judged together (a randomisation test). So a trial of many figures tells no more by chance than one.
     pub chance: f64,
 }
 
@@ -52,38 +56,81 @@ pub fn order(arms: usize, rounds: usize, seed: u64) -> Vec<Vec<usize>> {
     all
 }
 
-/// Compares a figure of each pair: of the control's block, and of the treatment's. Pairs in which one of them
-/// is missing or isn't above zero are left out. `None`: all are.
+/// A figure's values of each pair: of the control's block, and of the treatment's.
+pub type Pairs = Vec<[Option<f64>; 2]>;
+
+/// Compares a figure by itself. Pairs in which one of both is missing or isn't above zero are left out.
+/// `None`: all are.
 pub fn compare(pairs: &[[Option<f64>; 2]]) -> Option<Compared> {
-    let whole = |pair: &[Option<f64>; 2]| match *pair {
-        [Some(control), Some(treatment)] if control > 0.0 && treatment > 0.0 => Some((control, treatment)),
-        _ => None,
-    };
-    let (control, treatment): (Vec<f64>, Vec<f64>) = pairs.iter().filter_map(whole).unzip();
-    let ratios: Vec<f64> = control.iter().zip(&treatment).map(|(control, of)| of / control).collect();
-    Some(Compared {
-        control: Estimate::of_ratios(&control)?.mean,
-        treatment: Estimate::of_ratios(&treatment)?.mean,
-        ratio: Estimate::of_ratios(&ratios)?,
-        chance: chance_of(&ratios.iter().map(|ratio| ratio.ln()).collect::<Vec<_>>()),
-    })
+    compare_all(&[pairs.to_vec()]).pop().flatten()
 }
 
-/// How often a sum as far from 0 comes about if each difference's sign is drawn by chance.
-fn chance_of(differences: &[f64]) -> f64 {
-    let sum_with = |signs: &mut dyn FnMut(usize) -> bool| -> f64 {
-        differences.iter().enumerate().map(|(at, of)| if signs(at) { *of } else { -of }).sum::<f64>().abs()
+/// Compares figures of the same pairs, all together: what is told of any of them isn't chance.
+pub fn compare_all(figures: &[Pairs]) -> Vec<Option<Compared>> {
+    let differences: Vec<Vec<Option<f64>>> =
+        figures.iter().map(|pairs| pairs.iter().map(difference).collect()).collect();
+    let chances = chances_of(&differences);
+    let compared = |(pairs, chance): (&Pairs, f64)| {
+        let whole: Vec<[f64; 2]> = pairs.iter().filter_map(whole).collect();
+        let mean_of =
+            |of: fn(&[f64; 2]) -> f64| Estimate::of_ratios(&whole.iter().map(of).collect::<Vec<_>>());
+        Some(Compared {
+            control: mean_of(|pair| pair[0])?.mean,
+            treatment: mean_of(|pair| pair[1])?.mean,
+            ratio: mean_of(|pair| pair[1] / pair[0])?,
+            chance,
+        })
     };
-    // Sums of the same numbers differ by rounding.
-    let observed = differences.iter().sum::<f64>().abs() * (1.0 - 1e-9);
-    let ways = 1u32 << differences.len().min(EXHAUSTIVE_MAX);
-    if differences.len() <= EXHAUSTIVE_MAX {
-        let as_far = (0..ways).filter(|way| sum_with(&mut |at| way >> at & 1 == 1) >= observed).count();
-        return as_far as f64 / f64::from(ways);
+    figures.iter().zip(chances).map(compared).collect()
+}
+
+fn whole(pair: &[Option<f64>; 2]) -> Option<[f64; 2]> {
+    match *pair {
+        [Some(control), Some(treatment)] if control > 0.0 && treatment > 0.0 => Some([control, treatment]),
+        _ => None,
     }
+}
+
+fn difference(pair: &[Option<f64>; 2]) -> Option<f64> {
+    whole(pair).map(|[control, treatment]| (treatment / control).ln())
+}
+
+/// By how much a figure's sum is off 0, in units of what it would be off by chance.
+fn off_by(differences: &[Option<f64>], is_exchanged: &[bool]) -> f64 {
+    let signed = differences
+        .iter()
+        .zip(is_exchanged)
+        .filter_map(|(of, is_exchanged)| of.map(|of| if *is_exchanged { -of } else { of }));
+    let (sum, squares) = signed.fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
+    if squares == 0.0 { 0.0 } else { f64::abs(sum) / f64::sqrt(squares) }
+}
+
+/// How often the figure that is off most is as far off as each is, if arms are exchanged by chance. They are
+/// exchanged in the same pairs for all figures (Westfall and Young's single step). Figures of too few pairs
+/// don't count.
+fn chances_of(figures: &[Vec<Option<f64>>]) -> Vec<f64> {
+    let pairs = figures.iter().map(Vec::len).max().unwrap_or(0);
+    let counts = |of: &&Vec<Option<f64>>| of.iter().flatten().count() >= PAIRS_MIN;
+    // Sums of the same numbers differ by rounding.
+    let observed = |of: &Vec<Option<f64>>| off_by(of, &vec![false; pairs]) * (1.0 - 1e-9);
+    let observed: Vec<f64> = figures.iter().map(observed).collect();
+    let mut as_far = vec![0u32; figures.len()];
     let mut random = ChaCha8Rng::seed_from_u64(0);
-    let as_far = (0..ways).filter(|_| sum_with(&mut |_| random.random()) >= observed).count();
-    (as_far + 1) as f64 / f64::from(ways + 1)
+    let is_exhaustive = pairs <= EXHAUSTIVE_MAX;
+    let ways = 1u32 << pairs.min(EXHAUSTIVE_MAX);
+    let mut is_exchanged = vec![false; pairs];
+    for way in 0..ways {
+        for (at, is_exchanged) in is_exchanged.iter_mut().enumerate() {
+            *is_exchanged = if is_exhaustive { way >> at & 1 == 1 } else { random.random() };
+        }
+        let furthest = figures.iter().filter(counts).map(|of| off_by(of, &is_exchanged)).fold(0.0, f64::max);
+        for (as_far, observed) in as_far.iter_mut().zip(&observed) {
+            *as_far += u32::from(furthest >= *observed);
+        }
+    }
+    // What was drawn counts as one more way.
+    let more = u32::from(!is_exhaustive);
+    as_far.iter().map(|as_far| f64::from(as_far + more) / f64::from(ways + more)).collect()
 }
 
 impl Compared {
@@ -97,12 +144,12 @@ impl Compared {
         }
     }
 
-    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1, if blocks go on to differ
-    /// as they do. `None`: too few were measured to say.
+    /// Returns about how many pairs tell a true ratio of `1 + difference` from 1 in four of five trials.
+    /// Blocks are taken to go on to differ as they do. `None`: too few were measured to say.
     pub fn pairs_to_tell(&self, difference: f64) -> Option<usize> {
         let Estimate { mean, high, count, .. } = self.ratio;
         let half_width = (high / mean).ln();
-        let wanted = difference.ln_1p();
+        let wanted = difference.ln_1p() / FOUR_OF_FIVE;
         (count >= PAIRS_MIN && half_width.is_finite())
             .then(|| ((half_width / wanted).powi(2) * count as f64).ceil() as usize)
             .map(|pairs| pairs.max(PAIRS_MIN))
@@ -184,10 +231,26 @@ mod tests {
 
     #[test]
     fn chance_is_how_often_signs_alone_do_as_much() {
+        let chance_of = |of: &[f64]| chances_of(&[of.iter().copied().map(Some).collect()])[0];
         assert_eq!(chance_of(&[1.0; 6]), 2.0 / 64.0);
-        assert_eq!(chance_of(&[1.0, -1.0]), 1.0);
-        assert_eq!(chance_of(&[]), 1.0);
-        assert!(chance_of(&[1.0; 20]) < 0.001);
+        assert_eq!(chance_of(&[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]), 1.0);
+        assert!(chance_of(&[1.0; 20]) < 0.002);
+        assert_eq!(chances_of(&[Vec::new()]), [1.0]);
+    }
+
+    #[test]
+    fn a_null_trial_of_many_figures_tells_one_of_them_in_five_of_100_trials() {
+        const FIGURES: usize = 25;
+        let tells = |seed: u64| {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mut pairs =
+                || (0..20).map(|_| [Some(1.0), Some((random.random::<f64>() - 0.5).exp())]).collect();
+            let figures: Vec<Pairs> = (0..FIGURES).map(|_| pairs()).collect();
+            compare_all(&figures).into_iter().flatten().any(|of| of.verdict() != Verdict::CannotTell)
+        };
+        let share = (0..300).filter(|&seed| tells(seed)).count() as f64 / 300.0;
+        // Three standard errors of 300 trials are 4 %.
+        assert!((0.01..=0.09).contains(&share), "{share}");
     }
 
     #[test]

@@ -162,6 +162,7 @@ fn vm(name: &str) -> VmConfig {
         vcpus: 2,
         weight: 256,
         affinity: Vec::new(),
+        are_tasks: false,
         pins: Vec::new(),
         cpu_max: None,
         kernel: kernel(),

@@ -1,6 +1,7 @@
 //! Measures the tables of docs/lab/holders.md, and prints them as they stand there.
 //!
-//! `cargo run --release -p microslice-studies --example holders -- TABLE`, where TABLE is
+//! `cargo run --release -p microslice-studies --example holders -- [grow] TABLE`. With `grow`, pause-loop
+//! windows double at each exit, as KVM's do. TABLE is
 //!
 //! - `programs`: the papers', with guests of today; or only those that are named behind it;
 //! - `random 40 52001`: so many scenarios, from that seed;
@@ -28,6 +29,7 @@ const RULES: [&str; 5] = [
     "+critical_by=both+heirs=true",
 ];
 
+type Settings = Vec<(String, String)>;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a policy made of a VM in a scenario's runs.
@@ -81,29 +83,31 @@ fn policies() -> Vec<String> {
 
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.split_first().map(|(table, rest)| (table.as_str(), rest)) {
-        Some(("programs", programs)) => show_programs(programs),
-        Some(("random", [scenarios, seed])) => show_random(scenarios.parse()?, seed.parse()?),
-        Some(("locks", [])) => show_locks(),
-        _ => Err("usage: holders programs [PROGRAM…] | random SCENARIOS SEED | locks".into()),
+    let grow = words.first().is_some_and(|word| word == "grow");
+    let host = if grow { settings(&[("host.ple.window_grow", "2")]) } else { Settings::new() };
+    match words[usize::from(grow)..].split_first().map(|(table, rest)| (table.as_str(), rest)) {
+        Some(("programs", programs)) => show_programs(programs, &host),
+        Some(("random", [scenarios, seed])) => show_random(scenarios.parse()?, seed.parse()?, &host),
+        Some(("locks", [])) => show_locks(&host),
+        _ => Err("usage: holders [grow] programs [PROGRAM…] | random SCENARIOS SEED | locks".into()),
     }
 }
 
+fn settings(all: &[(&str, &str)]) -> Settings {
+    all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
 /// Of each policy the target's and the co-runner's work, and the target's felt waits, relative to `eevdf`.
-fn show_programs(wanted: &[String]) -> Result<(), Failure> {
+fn show_programs(wanted: &[String], host: &Settings) -> Result<(), Failure> {
     let programs: Vec<&str> = PROGRAMS
         .into_iter()
         .filter(|program| wanted.is_empty() || wanted.iter().any(|w| w == program))
         .collect();
     let config = |job: usize| {
         let (program, policy, seed) = place(job, policies().len(), SEEDS as usize);
-        let settings = [
-            ("vm.target.kernel", GUEST),
-            ("vm.corunner.kernel", GUEST),
-            ("warmup", "500 ms"),
-            ("duration", "3 s"),
-        ];
-        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let kernels = [("vm.target.kernel", GUEST), ("vm.corunner.kernel", GUEST)];
+        let times = [("warmup", "500 ms"), ("duration", "3 s")];
+        let settings = [settings(&kernels), settings(&times), host.clone()].concat();
         let overrides =
             Overrides { policy: Some(policies()[policy].clone()), seed: Some(seed as u64 + 1), settings };
         Ok(load(&format!("{}-swaptions", programs[program]), &overrides)?.config)
@@ -114,14 +118,15 @@ fn show_programs(wanted: &[String]) -> Result<(), Failure> {
 }
 
 /// Likewise, of a VM whose vCPUs take one lock, beside one that computes; waits are for the lock.
-fn show_locks() -> Result<(), Failure> {
+fn show_locks(host: &Settings) -> Result<(), Failure> {
     let kinds = ["ticket", "queued", "pv-queued", "test-and-set"];
     let names = kinds.map(|kind| [kind.to_owned(), format!("{kind}, no exits")]);
     let config = |job: usize| {
         let (column, policy, seed) = place(job, policies().len(), SEEDS as usize);
         let text = contended(kinds[column / 2], column % 2 == 0);
         let (policy, seed) = (Some(policies()[policy].clone()), Some(seed as u64 + 1));
-        Ok(parse("locks.toml", &text, &Overrides { policy, seed, settings: Vec::new() })?.config)
+        let settings = host.clone();
+        Ok(parse("locks.toml", &text, &Overrides { policy, seed, settings })?.config)
     };
     let names = names.concat();
     let outcomes = outcomes(names.len(), SEEDS as usize, &config)?;
@@ -172,13 +177,13 @@ fn show_pairs(names: &[impl AsRef<str>], outcomes: &[Vec<Outcome>], waits_ns: fn
 }
 
 /// Of each policy work and felt waits of all VMs, relative to `eevdf`: means, and how many scenarios lose.
-fn show_random(scenarios: usize, first_seed: u64) -> Result<(), Failure> {
+fn show_random(scenarios: usize, first_seed: u64, host: &Settings) -> Result<(), Failure> {
     let config = |job: usize| {
         let (scenario, policy, run) = place(job, policies().len(), regret::RUNS as usize);
         let number = first_seed + scenario as u64;
         let text = regret::scenario(number).replace("\"linux-modern\"", &format!("\"{GUEST}\""));
         let (policy, seed) = (Some(policies()[policy].clone()), Some(number + run as u64));
-        let overrides = Overrides { policy, seed, settings: Vec::new() };
+        let overrides = Overrides { policy, seed, settings: host.clone() };
         Ok(parse(&regret::file_name(number), &text, &overrides)?.config)
     };
     let outcomes = outcomes(scenarios, regret::RUNS as usize, &config)?;

@@ -26,8 +26,8 @@ const BLOCK: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(300);
 const SEED: u64 = 1;
 
-/// Figures of one block: work of both VMs a second, p99 of the wait for the lock in microseconds, and boosts a
-/// second of holders and heirs.
+/// Figures of one block: work of both VMs a second, p99 of the wait for the lock in microseconds, and boosts
+/// of holders and heirs a second.
 type Block = [Option<f64>; 5];
 const FIGURES: [&str; 5] = ["work", "hogs' work", "lock wait p99, us", "holders /s", "heirs /s"];
 

@@ -4,7 +4,7 @@
 use crate::lab::{Lab, LabVm, Running};
 use crate::measure::Measurement;
 use crate::{Error, Result};
-use microslice_metrics::trial::{Compared, Verdict, compare, order};
+use microslice_metrics::trial::{Compared, Verdict, compare_all, order};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -182,15 +182,15 @@ fn last_report(daemon: Running) -> Result<Value> {
     })
 }
 
-/// Every figure of every load that both arms have.
+/// Every figure of every load that both arms have, all judged together.
 pub fn figures(pairs: &[[Block; 2]]) -> Vec<(&'static Load, Figure, Compared)> {
-    let all = LOADS.iter().enumerate().flat_map(|(at, load)| Figure::ALL.map(|figure| (at, load, figure)));
-    let compared = all.filter_map(|(at, load, figure)| {
+    let all = || LOADS.iter().enumerate().flat_map(|(at, load)| Figure::ALL.map(|figure| (at, load, figure)));
+    let values = all().map(|(at, load, figure)| {
         let of = |block: &Block| block.vms.get(at).and_then(|vm| figure.of(load, vm));
-        let values: Vec<_> = pairs.iter().map(|pair| [of(&pair[0]), of(&pair[1])]).collect();
-        Some((load, figure, compare(&values)?))
+        pairs.iter().map(|pair| [of(&pair[0]), of(&pair[1])]).collect()
     });
-    compared.collect()
+    let compared = compare_all(&values.collect::<Vec<_>>());
+    all().zip(compared).filter_map(|((_, load, figure), compared)| Some((load, figure, compared?))).collect()
 }
 
 /// `{"machine", "seed", "pairs", "block_s", "boosts_per_second", "helper_cpus", "figures": [{"vm", "figure",

@@ -4,7 +4,8 @@
 //!            it at a time (`__assign_cfs_rq_runtime`). When that is used up and the pool is empty its vCPUs
 //!            there are throttled, until the period ends (`throttle_cfs_rq`, `distribute_cfs_runtime`). What
 //!            was used beyond is a debt of that pCPU. A pCPU whose vCPU halts gives back all but a
-//!            millisecond, which others get 5 ms later (`__return_cfs_rq_runtime`, `start_cfs_slack_bandwidth`).
+//!            millisecond, which others get 5 ms later (`__return_cfs_rq_runtime`,
+//!            `start_cfs_slack_bandwidth`).
 //! Limits.    A pCPU gives back even if another vCPU of the VM waits there: that one takes it again.
 
 use super::Verdict;

@@ -31,6 +31,8 @@ pub struct KernelTimes {
 pub struct Vm {
     pub first_vcpu: VcpuId,
     pub vcpus: u32,
+    /// They are threads of the host.
+    pub are_tasks: bool,
     pub text: usize,
     pub kernel: KernelTimes,
     /// Lock of each vCPU's runqueue, the first of them, and of all the VM's locks.

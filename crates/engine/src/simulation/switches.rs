@@ -139,7 +139,7 @@ impl Simulation<'_> {
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         let was_woken = !host.preempted && !host.yielded && !self.cpu_limits.comes_back(vcpu);
-        let halt_ns = if was_woken { self.costs.halt_ns } else { 0 };
+        let halt_ns = if was_woken && !self.vms[host.vm].are_tasks { self.costs.halt_ns } else { 0 };
         if was_woken {
             self.halt_polling.ran_again(now_ns, vcpu);
         }

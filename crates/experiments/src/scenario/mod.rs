@@ -20,6 +20,7 @@ mod kernel;
 mod library;
 mod policy;
 mod reader;
+mod task;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -52,6 +53,7 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
         ("ple", host::PLE_KEYS.to_vec()),
         ("kvm", host::KVM_KEYS.to_vec()),
         ("a VM", vm::KEYS.to_vec()),
+        ("a task", task::KEYS.to_vec()),
         ("a NIC", vm::NIC_KEYS.to_vec()),
         ("a TCP stream", vm::TCP_KEYS.to_vec()),
         ("a UDP stream", vm::UDP_KEYS.to_vec()),
@@ -62,7 +64,7 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
-const KEYS: [&str; 7] = ["seed", "warmup", "duration", "host", "policy", "vm", "guest_times"];
+const KEYS: [&str; 8] = ["seed", "warmup", "duration", "host", "policy", "vm", "task", "guest_times"];
 const VMS_MAX: usize = 16_384;
 const PROFILE_INTERVALS_MAX: u64 = 4_000_000;
 /// What a scenario runs under if it says nothing: the paper's baseline.
@@ -315,6 +317,9 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     }
     if vms.is_empty() {
         return Err(table.missing("vm", "at least one [[vm]]"));
+    }
+    for node in table.list("task", VMS_MAX)? {
+        task::read(node, host.pcpus, &mut vms)?;
     }
     let config = SimulationConfig {
         seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),

@@ -1,6 +1,6 @@
 //! `[[vm]]`: vCPUs, weight, affinity, kernel, workloads, NIC.
 
-use super::error::{ScenarioError, quoted};
+use super::error::{Place, ScenarioError, quoted};
 use super::kernel::HANDLER_NS;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Larger than any guest that KVM supports.
-const VCPUS_MAX: u64 = 4_096;
+pub const VCPUS_MAX: u64 = 4_096;
 /// Keep a scenario's memory within a gigabyte.
 pub const VCPUS_TOTAL_MAX: usize = 65_536;
 const THREADS_TOTAL_MAX: usize = 1 << 20;
@@ -90,7 +90,8 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
     let vm = VmConfig {
         name,
         vcpus,
-        weight: table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32,
+        are_tasks: false,
+        weight: read_weight(&table)?,
         affinity: read_affinity(&table, pcpus)?,
         cpu_max: read_cpu_max(&table)?,
         pins: read_pins(&table, vcpus, pcpus)?,
@@ -100,19 +101,30 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         knobs: read_knobs(&table)?,
     };
     let copies = table.integer("copies", 1..=COPIES_MAX)?.unwrap_or(1);
+    add(vm, copies, (table.place(), &name_node.place), vms)
+}
+
+pub fn read_weight(table: &TableReader<'_>) -> Result<u32, ScenarioError> {
+    Ok(table.integer("weight", 1..=WEIGHT_MAX)?.unwrap_or(256) as u32)
+}
+
+/// Adds so many copies to the others, if they have room and a name of their own.
+pub fn add(
+    vm: VmConfig,
+    copies: u64,
+    (place, name_place): (&Place, &Place),
+    vms: &mut Vec<VmConfig>,
+) -> Result<(), ScenarioError> {
     for (what, most, of) in TOTALS {
         if vms.iter().map(of).sum::<usize>() + copies as usize * of(&vm) > most {
-            return Err(ScenarioError::new(
-                table.place(),
-                format!("more than {most} {what} in one scenario"),
-            ));
+            return Err(ScenarioError::new(place, format!("more than {most} {what} in one scenario")));
         }
     }
     let others = vms.len();
     for copy in 1..=copies {
         let name = if copies == 1 { vm.name.clone() } else { format!("{}-{copy}", vm.name) };
         if vms[..others].iter().any(|other| other.name == name) {
-            return Err(ScenarioError::new(&name_node.place, format!("a second VM {}", quoted(&name))));
+            return Err(ScenarioError::new(name_place, format!("a second VM {}", quoted(&name))));
         }
         vms.push(VmConfig { name, ..vm.clone() });
     }
@@ -127,7 +139,7 @@ fn read_knobs(table: &TableReader<'_>) -> Result<VmKnobs, ScenarioError> {
     })
 }
 
-fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, ScenarioError> {
+pub fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, ScenarioError> {
     let mut affinity = Vec::new();
     for node in table.list("affinity", pcpus)? {
         let pcpu = reader::integer(node, "affinity", 0..=pcpus as u64 - 1)? as usize;
@@ -141,7 +153,7 @@ fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>, Sc
 }
 
 /// `cpu.max`, as its file says it: microseconds in each period, and the period's length (default 100,000).
-fn read_cpu_max(table: &TableReader<'_>) -> Result<Option<CpuMax>, ScenarioError> {
+pub fn read_cpu_max(table: &TableReader<'_>) -> Result<Option<CpuMax>, ScenarioError> {
     let max = table.parsed("cpu_max", |text| {
         let expected = "expected `cpu.max` as its file has it: \"150000 100000\", or \"max\"";
         let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), "100000"));

@@ -21,4 +21,5 @@ mod promises;
 mod ranges;
 mod shares;
 mod sweep_results;
+mod tasks;
 mod timers;

@@ -44,6 +44,13 @@ fn workload(load: Load) -> &'static str {
 }
 
 fn vm(party: &Party) -> String {
+    if let (Kind::Tasks { count, nice: 0 }, Load::Compute) = (party.kind, party.does) {
+        return format!(
+            "[[task]]\nname = \"{}\"\nthreads = {count}\nweight = {}\n\
+             program = [{{ compute = \"exponential 1 ms\" }}, {{ progress = 1 }}]\n",
+            party.name, party.weight
+        );
+    }
     let Kind::Vm { vcpus, vmm_threads: 0 } = party.kind else { panic!("{party:?} is no VM of vCPUs alone") };
     let affinity =
         if party.pcpus.is_empty() { String::new() } else { format!("affinity = {:?}", party.pcpus) };

@@ -29,6 +29,7 @@ use helper::Helper;
 use ledger::Ledger;
 use programs::Programs;
 use report::{Helped, Report, VmBoosts};
+use rustix::fs::FlockOperation;
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,6 +106,12 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
 pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
     let host = preflight::check_beside()?;
     Ok(Programs::load(&host, settings)?.verified_instruction_counts())
+}
+
+/// True while a `run --beside` boosts threads of this host.
+pub fn runs() -> bool {
+    let file = std::fs::File::open(ledger::path());
+    file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
 struct Beside<'s> {

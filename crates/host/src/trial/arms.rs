@@ -1,6 +1,7 @@
 //! Arms: what schedules in a block, as a process of our own program.
 
 use crate::HostError;
+use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -18,6 +19,18 @@ const END_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 /// What a process said last is kept for its error.
 const LINES_KEPT: usize = 20;
+
+/// Where arms say that they are in charge: files of these names.
+const SOCKETS: &str = "/run/microslice";
+const SOCKET: &str = "trial-ready-";
+
+/// Removes what trials that were killed have left. No other trial runs.
+pub fn remove_old_sockets() {
+    let files = std::fs::read_dir(SOCKETS).into_iter().flatten().flatten();
+    for file in files.filter(|file| file.file_name().to_string_lossy().starts_with(SOCKET)) {
+        let _ = std::fs::remove_file(file.path());
+    }
+}
 
 /// What is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,13 +73,41 @@ impl Arm {
         Ok(Self { name: text.split_whitespace().collect::<Vec<_>>().join(" "), command })
     }
 
-    /// Starts it, and returns once it is in charge. `None`: nothing is to be started.
+    /// Returns its name without those of VMs and files in it.
+    pub fn anonymous_name(&self) -> String {
+        let words = self.name.split(' ').map(|word| match word.split_once('=') {
+            Some((name @ ("guest" | "weight" | "config"), _)) => format!("{name}=…"),
+            _ => word.to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether it is the kernel's own scheduler.
+    pub fn is_kernel(&self) -> bool {
+        self.command.is_none()
+    }
+
+    /// Returns its arguments, and those of `common` that it doesn't have itself.
+    fn arguments(&self, common: &[Vec<String>]) -> Option<Vec<String>> {
+        let own = self.command.clone()?;
+        let is_new = |flag: &&Vec<String>| flag.first().is_some_and(|name| !own.contains(name));
+        let more: Vec<String> = common.iter().filter(is_new).flatten().cloned().collect();
+        Some([own, more].concat())
+    }
+
+    /// Starts it, and returns once it is in charge. `None`: nothing is to be started. `common` are flags of
+    /// all arms, each with its value.
     ///
     /// # Errors
     /// It refuses this host, or ends for another reason.
-    pub fn start(&self, program: &Path, stop: &AtomicBool) -> Result<Option<Scheduler>, HostError> {
-        let Some(arguments) = &self.command else { return Ok(None) };
-        Scheduler::start(program, arguments, stop).map(Some).map_err(|error| match error {
+    pub fn start(
+        &self,
+        program: &Path,
+        common: &[Vec<String>],
+        stop: &AtomicBool,
+    ) -> Result<Option<Scheduler>, HostError> {
+        let Some(arguments) = self.arguments(common) else { return Ok(None) };
+        Scheduler::start(program, &arguments, stop).map(Some).map_err(|error| match error {
             HostError::Refused(cause) => HostError::Refused(format!("arm {:?}: {cause}", self.name)),
             other => HostError::broken(format!("arm {:?}: {other}", self.name)),
         })
@@ -83,9 +124,8 @@ pub struct Scheduler {
 impl Scheduler {
     fn start(program: &Path, arguments: &[String], stop: &AtomicBool) -> Result<Self, HostError> {
         let failed = |cause: std::io::Error| HostError::broken(format!("{}: {cause}", program.display()));
-        let folder = Path::new("/run/microslice");
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        let path = folder.join(format!("trial-{}.sock", std::process::id()));
+        let path = Path::new(SOCKETS).join(format!("{SOCKET}{}", std::process::id()));
+        std::fs::create_dir_all(SOCKETS).map_err(failed)?;
         let _ = std::fs::remove_file(&path);
         let ready = UnixDatagram::bind(&path).map_err(failed)?;
         ready.set_nonblocking(true).map_err(failed)?;
@@ -94,7 +134,7 @@ impl Scheduler {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let parent = std::process::id();
         // SAFETY: both calls are async-signal-safe, and touch no memory of the parent's.
-        unsafe { command.pre_exec(move || end_with(parent)) };
+        unsafe { command.pre_exec(move || end_with(parent, Signal::TERM)) };
         let mut child = command.spawn().map_err(failed)?;
         let said = Arc::new(Mutex::new(Vec::new()));
         let reader = child.stderr.take().map(|stderr| {
@@ -137,6 +177,7 @@ impl Scheduler {
             said.last().map_or("it said nothing", |line| line.strip_prefix("microslice: ").unwrap_or(line));
         Some(match status.code() {
             Some(2) => HostError::refused(last),
+            Some(0) => HostError::refused("it ended at once: that is no setting for a trial"),
             _ => HostError::broken(format!("it ended ({status}): {last}")),
         })
     }
@@ -165,9 +206,9 @@ impl Drop for Scheduler {
     }
 }
 
-/// The child unloads and ends when its parent has gone. It may have gone before.
-fn end_with(parent: u32) -> std::io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+/// The child gets this signal when its parent has gone. It may have gone before.
+pub(super) fn end_with(parent: u32, signal: Signal) -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
     if rustix::process::getppid().is_none_or(|pid| pid.as_raw_nonzero().get() as u32 != parent) {
         return Err(std::io::ErrorKind::NotFound.into());
     }
@@ -207,6 +248,24 @@ mod tests {
     }
 
     #[test]
+    fn an_arms_own_settings_go_before_those_of_all() {
+        let common =
+            [vec!["--no-guest-memory".to_owned()], vec!["--config".to_owned(), "all.toml".to_owned()]];
+        let of = |text: &str| Arm::parse(text).expect("an arm").arguments(&common);
+        let both = of("beside config=own.toml no-guest-memory").expect("arguments");
+        assert_eq!(both, ["run", "--beside", "--config", "own.toml", "--no-guest-memory"]);
+        let neither = of("beside").expect("arguments");
+        assert_eq!(neither, ["run", "--beside", "--no-guest-memory", "--config", "all.toml"]);
+        assert_eq!(of("kernel"), None);
+    }
+
+    #[test]
+    fn an_arms_name_for_others_names_no_vm() {
+        let arm = Arm::parse("beside guest=web=/srv/vmlinuz boost-percent=5").expect("an arm");
+        assert_eq!(arm.anonymous_name(), "beside guest=… boost-percent=5");
+    }
+
+    #[test]
     fn what_is_no_arm_is_refused_with_its_word() {
         for (text, part) in [
             ("", "begins with"),
@@ -220,6 +279,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stderr)]
     fn a_process_that_refuses_is_named_by_its_last_line() {
         let arm = Arm {
             name: "beside".into(),
@@ -228,7 +288,7 @@ mod tests {
         if std::fs::create_dir_all("/run/microslice").is_err() {
             return eprintln!("skipped: /run isn't ours");
         }
-        let error = arm.start(Path::new("/bin/sh"), &AtomicBool::new(false)).err().expect("refused");
+        let error = arm.start(Path::new("/bin/sh"), &[], &AtomicBool::new(false)).err().expect("refused");
         assert!(error.is_refusal());
         assert_eq!(error.to_string(), "arm \"beside\": no KVM");
     }

@@ -2,7 +2,7 @@
 
 use super::outcomes::{ALL_VMS, Had, Outcome};
 use microslice_metrics::Unit;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What no VM may meet in an arm other than the first.
@@ -10,44 +10,55 @@ use std::time::Duration;
 pub struct Guards {
     /// A longer wait for a pCPU ends the arm.
     pub longest_wait: Duration,
-    /// So does a smaller share of what is due to a VM.
+    /// So does a smaller part of the first arm's share, in two rounds one after the other.
     pub least_share: f64,
 }
 
+/// What broke a guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    pub vm: String,
+    pub what: String,
+}
+
 impl Guards {
-    /// Returns what breaks a guard in this block, in one phrase. Where the first arm's own last block did as
-    /// badly, the arm isn't to blame.
+    /// Returns what a round's block of an arm breaks, beside that round's block of the first arm. Where that
+    /// did as badly, the arm isn't to blame. `is_short` keeps the VMs whose share was too small last time.
     pub fn broken_by(
         &self,
         block: &BTreeMap<String, Had>,
-        first: Option<&BTreeMap<String, Had>>,
-    ) -> Option<String> {
-        block.iter().filter(|(name, _)| *name != ALL_VMS).find_map(|(name, had)| {
-            let before = first.and_then(|first| first.get(name));
-            self.broken_by_vm(had, before).map(|what| format!("VM {name:?} {what}"))
+        first: &BTreeMap<String, Had>,
+        is_short: &mut BTreeSet<String>,
+    ) -> Option<Broken> {
+        let was_short = std::mem::take(is_short);
+        let mut broken = None;
+        for (vm, had) in block.iter().filter(|(vm, _)| *vm != ALL_VMS) {
+            let Some(before) = first.get(vm) else { continue };
+            let what = self.too_long(had, before).or_else(|| {
+                let what = self.too_little(had, before)?;
+                is_short.insert(vm.clone());
+                was_short.contains(vm).then_some(what)
+            });
+            broken = broken.or_else(|| what.map(|what| Broken { vm: vm.clone(), what }));
+        }
+        broken
+    }
+
+    fn too_long(&self, had: &Had, before: &Had) -> Option<String> {
+        let longest = self.longest_wait.as_nanos() as u64;
+        (had.longest_wait_ns > longest && before.longest_wait_ns <= longest).then(|| {
+            let [waited, longest] =
+                [had.longest_wait_ns, longest].map(|ns| Unit::Nanoseconds.show(ns as f64));
+            format!("waited for {waited}, and {longest} are allowed")
         })
     }
 
-    fn broken_by_vm(&self, had: &Had, before: Option<&Had>) -> Option<String> {
-        let longest = self.longest_wait.as_nanos() as u64;
+    fn too_little(&self, had: &Had, before: &Had) -> Option<String> {
         let share = |of: &Had| of.figures.get(&Outcome::Share).copied();
-        let too_long = |of: &Had| of.longest_wait_ns > longest;
-        let too_little = |of: &Had| share(of).is_some_and(|share| share < self.least_share);
-        if too_long(had) && !before.is_some_and(too_long) {
-            return Some(format!(
-                "waited for {}, and {} are allowed",
-                Unit::Nanoseconds.show(had.longest_wait_ns as f64),
-                Unit::Nanoseconds.show(longest as f64)
-            ));
-        }
-        if too_little(had) && !before.is_some_and(too_little) {
-            return Some(format!(
-                "had {:.2} of what was due to it, and {:.2} is the least",
-                share(had).unwrap_or(0.0),
-                self.least_share
-            ));
-        }
-        None
+        let part = share(had)? / share(before)?;
+        (part < self.least_share).then(|| {
+            format!("had {part:.2} of the first arm's share, twice, and {:.2} is the least", self.least_share)
+        })
     }
 }
 
@@ -63,18 +74,29 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_or_a_small_share_breaks_a_guard() {
-        assert_eq!(GUARDS.broken_by(&block(900_000_000, 0.6), None), None);
-        let long = GUARDS.broken_by(&block(1_500_000_000, 0.6), None).expect("broken");
-        assert!(long.contains("\"web\" waited for 1.5"), "{long}");
-        let small = GUARDS.broken_by(&block(0, 0.2), None).expect("broken");
-        assert!(small.contains("0.20 of what was due"), "{small}");
+    fn a_long_wait_breaks_a_guard_at_once() {
+        let broken = GUARDS.broken_by(&block(1_500_000_000, 0.6), &block(0, 0.6), &mut BTreeSet::new());
+        let Broken { vm, what } = broken.expect("broken");
+        assert_eq!(vm, "web");
+        assert!(what.contains("waited for 1.5"), "{what}");
+    }
+
+    #[test]
+    fn a_small_share_breaks_one_when_it_comes_twice() {
+        let mut is_short = BTreeSet::new();
+        let (little, usual) = (block(0, 0.2), block(0, 0.6));
+        assert_eq!(GUARDS.broken_by(&little, &usual, &mut is_short), None);
+        assert_eq!(GUARDS.broken_by(&usual, &usual, &mut is_short), None);
+        assert_eq!(GUARDS.broken_by(&little, &usual, &mut is_short), None);
+        let broken = GUARDS.broken_by(&little, &usual, &mut is_short).expect("broken");
+        assert!(broken.what.contains("0.33 of the first arm's share"), "{broken:?}");
     }
 
     #[test]
     fn an_arm_is_not_blamed_for_what_the_first_one_does() {
         let bad = block(1_500_000_000, 0.2);
-        assert_eq!(GUARDS.broken_by(&bad, Some(&bad)), None);
-        assert!(GUARDS.broken_by(&bad, Some(&block(0, 1.0))).is_some());
+        for _ in 0..3 {
+            assert_eq!(GUARDS.broken_by(&bad, &bad, &mut ["web".to_owned()].into()), None);
+        }
     }
 }

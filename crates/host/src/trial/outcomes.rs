@@ -8,7 +8,7 @@ use microslice_metrics::Unit;
 use microslice_policy::{GuestClass, InterruptKind};
 use std::collections::BTreeMap;
 
-/// What all VMs have together goes by this name; no VM is called so.
+/// What several VMs have together goes by this name; no VM is called so.
 pub const ALL_VMS: &str = "(all VMs)";
 
 /// A figure by which arms are compared.
@@ -106,7 +106,8 @@ impl Outcome {
     fn of(self, vm: &VmReport, seconds: f64) -> Option<f64> {
         let figures = &vm.figures;
         let ran = figures.total(|vcpu| vcpu.ran_ns) as f64 / 1e9 / seconds;
-        let rate = |count: u64| count as f64 / seconds;
+        // Half a count more, so that a block without any has a ratio, too.
+        let rate = |count: u64| (count as f64 + 0.5) / seconds;
         let p = |waits: WaitStats, percent: f64| {
             enough(&waits, percent)?.percentile_ns(percent).map(|ns| ns as f64)
         };
@@ -211,10 +212,15 @@ pub fn of_block(seen: &Report, instructions: &BTreeMap<String, u64>) -> BTreeMap
             figures.insert(Outcome::Work, *count as f64 / seen.seconds);
         }
         let longest_wait_ns = vm.figures.waits().max_ns;
-        all.insert(vm.name.clone(), Had { figures, longest_wait_ns });
+        // Two may have the same name.
+        let name =
+            if all.contains_key(&vm.name) { format!("{} ({})", vm.name, vm.pid) } else { vm.name.clone() };
+        all.insert(name, Had { figures, longest_wait_ns });
     }
-    let together = together(&all);
-    all.insert(ALL_VMS.to_owned(), together);
+    if all.len() > 1 {
+        let together = together(&all);
+        all.insert(ALL_VMS.to_owned(), together);
+    }
     all
 }
 

@@ -1,15 +1,18 @@
 //! What a trial says: per arm and VM by how much it differs from the first arm, and what that is worth.
 
-use super::{ALL_VMS, Better, Block, Measured, Outcome, Plan};
+use super::{ALL_VMS, Better, Block, Broken, Ended, Measured, Outcome, Plan};
 use crate::machine::preflight::kernel;
+use microslice_metrics::Estimate;
 use microslice_metrics::counted;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
-use microslice_metrics::trial::{Compared, Verdict, compare};
+use microslice_metrics::trial::{Compared, PAIRS_MIN, Pairs, Verdict, compare_all};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What the operator's own figures are of.
+pub const HOST: &str = "(asked)";
 /// Columns of the table on the screen.
 const SHOWN: [Outcome; 6] = [
     Outcome::Work,
@@ -59,7 +62,7 @@ impl Figure {
     fn of(&self, block: &Block, vm: &str) -> Option<f64> {
         match self {
             Self::Seen(outcome) => block.vms.get(vm)?.figures.get(outcome).copied(),
-            Self::Asked(name) => (vm == ALL_VMS).then(|| block.asked.get(name).copied()).flatten(),
+            Self::Asked(name) => (vm == HOST).then(|| block.asked.get(name).copied()).flatten(),
         }
     }
 }
@@ -95,7 +98,11 @@ impl Row {
 
     fn sentence(&self) -> String {
         let Compared { control, treatment, ratio, .. } = &self.compared;
-        let of = if self.vm == ALL_VMS { String::new() } else { format!("{}: ", self.vm) };
+        let of = if [ALL_VMS, HOST].contains(&self.vm.as_str()) {
+            String::new()
+        } else {
+            format!("{}: ", self.vm)
+        };
         format!(
             "{of}{} {} -> {} ({:.2} to {:.2} times)",
             self.figure.name(),
@@ -114,34 +121,33 @@ pub struct Verdicts<'t> {
     pub rows: Vec<Row>,
     /// True if VMs go by their own names.
     pub names: bool,
+    /// What VMs are called by that, and what the operator's own figures are of.
+    pub(super) aliases: BTreeMap<String, String>,
 }
 
 impl<'t> Verdicts<'t> {
     pub fn of(plan: &'t Plan, measured: &'t Measured, names: bool) -> Self {
-        let blocks = || measured.rounds.iter().flatten().flatten();
-        let vms: BTreeSet<&String> = blocks().flat_map(|block| block.vms.keys()).collect();
-        let aliases = aliases(&vms, names);
+        let aliases = aliases(measured, names);
         let asked = plan.asked.iter().map(|asked| Figure::Asked(asked.name.clone()));
         let figures: Vec<Figure> = Outcome::ALL.into_iter().map(Figure::Seen).chain(asked).collect();
+        let of_all = || aliases.iter().flat_map(|vm| figures.iter().map(move |figure| (vm, figure)));
         let mut rows = Vec::new();
         for arm in 1..plan.arms.len() {
-            for vm in &vms {
-                for figure in &figures {
-                    let pairs: Vec<_> = measured
-                        .rounds
-                        .iter()
-                        .map(|round| [0, arm].map(|arm| figure.of(round[arm].as_ref()?, vm)))
-                        .collect();
-                    if let Some(compared) = compare(&pairs) {
-                        rows.push(Row { arm, vm: aliases[*vm].clone(), figure: figure.clone(), compared });
-                    }
+            let pairs_of = |vm: &str, figure: &Figure| -> Pairs {
+                let of = |block: &Option<Block>| figure.of(block.as_ref()?, vm);
+                measured.rounds.iter().map(|round| [of(&round[0]), of(&round[arm])]).collect()
+            };
+            let pairs: Vec<Pairs> = of_all().map(|((vm, _), figure)| pairs_of(vm, figure)).collect();
+            for (((_, alias), figure), compared) in of_all().zip(compare_all(&pairs)) {
+                if let Some(compared) = compared {
+                    rows.push(Row { arm, vm: alias.clone(), figure: figure.clone(), compared });
                 }
             }
         }
-        Self { plan, measured, rows, names }
+        Self { plan, measured, rows, names, aliases }
     }
 
-    fn of_arm(&self, arm: usize) -> impl Iterator<Item = &Row> {
+    pub(super) fn of_arm(&self, arm: usize) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.arm == arm)
     }
 
@@ -166,6 +172,21 @@ impl<'t> Verdicts<'t> {
         text
     }
 
+    /// Why an arm was ended for good, if it was.
+    pub fn why_ended(&self, arm: usize) -> Option<String> {
+        Some(match self.measured.ended.get(&arm)? {
+            Ended::Guard(Broken { vm, what }) => {
+                format!("VM {} {what}", self.aliases.get(vm).map_or("?", String::as_str))
+            }
+            Ended::BrokeDown(cause) => format!("it broke down {cause}"),
+        })
+    }
+
+    fn arm_name(&self, arm: usize) -> String {
+        let arm = &self.plan.arms[arm];
+        if self.names { arm.name.clone() } else { arm.anonymous_name() }
+    }
+
     fn heading(&self) -> String {
         format!(
             "{} of {} s, seed {}{}. Work is {}.",
@@ -182,20 +203,21 @@ impl<'t> Verdicts<'t> {
     }
 
     fn title(&self, arm: usize) -> String {
-        format!("{} over {}", self.plan.arms[arm].name, self.plan.arms[0].name)
+        format!("{} over {}", self.arm_name(arm), self.arm_name(0))
     }
 
     /// The figures that matter most, as ratios with their intervals.
     fn table(&self, arm: usize) -> Table {
-        let shown = SHOWN.map(|outcome| match outcome {
+        let columns_shown = SHOWN.map(|outcome| match outcome {
             Outcome::Work if !self.measured.counts_instructions => Outcome::UserTime,
             other => other,
         });
         let columns: Vec<String> = std::iter::once("VM".to_owned())
-            .chain(shown.iter().map(|outcome| format!(">{}", outcome.name())))
+            .chain(columns_shown.iter().map(|outcome| format!(">{}", outcome.name())))
             .collect();
         let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut vms: Vec<&str> = self.of_arm(arm).map(|row| row.vm.as_str()).collect();
+        let mut vms: Vec<&str> =
+            self.of_arm(arm).map(|row| row.vm.as_str()).filter(|vm| *vm != HOST).collect();
         vms.dedup();
         let told = |vm: &&str| {
             self.of_arm(arm).filter(|row| row.vm == *vm && row.meaning() != Meaning::CannotTell).count()
@@ -207,25 +229,26 @@ impl<'t> Verdicts<'t> {
         for vm in vms {
             let cell = |outcome: &Outcome| {
                 let row = self.of_arm(arm).find(|row| row.vm == vm && row.figure == Figure::Seen(*outcome));
-                row.map_or("-".to_owned(), |row| {
-                    let ratio = row.compared.ratio;
-                    format!("{:.2} ({:.2}-{:.2})", ratio.mean, ratio.low, ratio.high)
-                })
+                row.map_or("-".to_owned(), |row| shown(&row.compared.ratio))
             };
-            table.row(std::iter::once(vm.to_owned()).chain(shown.iter().map(cell)));
+            table.row(std::iter::once(vm.to_owned()).chain(columns_shown.iter().map(cell)));
         }
         if left_out > 0 {
-            table
-                .row(std::iter::once(format!("{left_out} more: --json")).chain(shown.map(|_| String::new())));
+            table.row(
+                std::iter::once(format!("{left_out} more: --json"))
+                    .chain(columns_shown.map(|_| String::new())),
+            );
         }
         table
     }
 
     fn sentences(&self, arm: usize) -> Vec<String> {
         let mut sentences = Vec::new();
-        if let Some(why) = self.measured.ended.get(&arm) {
+        if let Some(why) = self.why_ended(arm) {
             sentences.push(format!("It was ended for good: {why}."));
         }
+        let asked = self.of_arm(arm).filter(|row| row.vm == HOST);
+        sentences.extend(asked.map(|row| format!("{}: {}.", row.figure.name(), shown(&row.compared.ratio))));
         for (meaning, word) in
             [(Meaning::Better, "Better"), (Meaning::Worse, "Worse"), (Meaning::Differs, "Different")]
         {
@@ -251,10 +274,6 @@ impl<'t> Verdicts<'t> {
                 self.longer(&unknown)
             ));
         }
-        if unknown.len() < all {
-            sentences
-                .push(format!("By chance alone about {} of {all} would look different.", all.div_ceil(20)));
-        }
         sentences
     }
 
@@ -265,7 +284,8 @@ impl<'t> Verdicts<'t> {
         pairs.sort_unstable();
         let Some(pairs) = pairs.get(pairs.len() / 2) else { return String::new() };
         let minutes = self.plan.round().as_secs_f64() * *pairs as f64 / 60.0;
-        format!("; {:.0} minutes would tell 5 % for half of them", minutes.ceil())
+        let time = counted(minutes.ceil() as usize, "minute");
+        format!("; {time} would tell 5 % for half of them in four of five trials")
     }
 
     /// `{"microslice_trial": 1, "version", "host", "plan", "arms": [{"name", "verdict", "ended"}], "figures":
@@ -274,21 +294,21 @@ impl<'t> Verdicts<'t> {
     pub fn to_json(&self, version: &str) -> Value {
         let arm = |at: usize| {
             json!({
-                "name": self.plan.arms[at].name,
+                "name": self.arm_name(at),
                 "verdict": if at == 0 { "first" } else { self.verdict(at) },
-                "ended": self.measured.ended.get(&at),
+                "ended": self.why_ended(at),
             })
         };
         let figure = |row: &Row| {
             json!({
-                "arm": self.plan.arms[row.arm].name,
+                "arm": self.arm_name(row.arm),
                 "vm": row.vm,
                 "figure": row.figure.name(),
                 "first": row.compared.control,
                 "value": row.compared.treatment,
                 "ratio": row.compared.ratio.mean,
-                "low": row.compared.ratio.low,
-                "high": row.compared.ratio.high,
+                "low": interval(&row.compared.ratio).map(|(low, _)| low),
+                "high": interval(&row.compared.ratio).map(|(_, high)| high),
                 "pairs": row.compared.ratio.count,
                 "chance": row.compared.chance,
                 "verdict": match row.meaning() {
@@ -304,7 +324,7 @@ impl<'t> Verdicts<'t> {
             "version": version,
             "host": host(),
             "plan": {
-                "arms": self.plan.arms.iter().map(|arm| &arm.name).collect::<Vec<_>>(),
+                "arms": (0..self.plan.arms.len()).map(|arm| self.arm_name(arm)).collect::<Vec<_>>(),
                 "block_s": self.plan.block.as_secs_f64(),
                 "settle_s": self.plan.settle.as_secs_f64(),
                 "seed": self.plan.seed,
@@ -320,17 +340,21 @@ impl<'t> Verdicts<'t> {
 
     /// Every block as it was measured, so that others can compare them in their own way.
     fn blocks(&self) -> Vec<Value> {
-        let all = self.measured.rounds.iter().flatten().flatten();
-        let vms: BTreeSet<&String> = all.flat_map(|block| block.vms.keys()).collect();
-        let aliases = aliases(&vms, self.names);
         let mut blocks = Vec::new();
         for (round, arms) in self.measured.rounds.iter().enumerate() {
             for (arm, block) in arms.iter().enumerate() {
-                for (name, had) in block.iter().flat_map(|block| &block.vms) {
-                    let mut object = serde_json::Map::new();
-                    object.insert("round".into(), json!(round));
-                    object.insert("arm".into(), json!(self.plan.arms[arm].name));
-                    object.insert("vm".into(), json!(aliases[name]));
+                let Some(block) = block else { continue };
+                let start = |vm: &str| {
+                    let object = json!({"round": round, "arm": self.arm_name(arm), "vm": vm});
+                    object.as_object().cloned().unwrap_or_default()
+                };
+                if !block.asked.is_empty() {
+                    let mut object = start(HOST);
+                    object.extend(block.asked.iter().map(|(name, value)| (name.clone(), json!(value))));
+                    blocks.push(Value::Object(object));
+                }
+                for (name, had) in &block.vms {
+                    let mut object = start(&self.aliases[name]);
                     object.extend(had.figures.iter().map(|(of, value)| (of.name().to_owned(), json!(value))));
                     object.insert("longest wait".into(), json!(had.longest_wait_ns));
                     blocks.push(Value::Object(object));
@@ -362,7 +386,8 @@ impl<'t> Verdicts<'t> {
             let bar = |vm: &&String| {
                 let row = of_figure().find(|row| row.arm == arm && row.vm == **vm)?;
                 let ratio = row.compared.ratio;
-                Some(Bar { value: ratio.mean, interval: Some((ratio.low, ratio.high)), published: None })
+                let interval = Some(interval(&ratio)?);
+                Some(Bar { value: ratio.mean, interval, published: None })
             };
             BarSeries { name: self.plan.arms[arm].name.clone(), bars: vms.iter().map(bar).collect() }
         });
@@ -380,19 +405,34 @@ impl<'t> Verdicts<'t> {
     }
 }
 
+/// A ratio with its interval, if there are pairs enough for one.
+pub(super) fn shown(ratio: &Estimate) -> String {
+    match ratio.count {
+        count if count < PAIRS_MIN => format!("{:.2} ({})", ratio.mean, counted(count, "pair")),
+        _ => format!("{:.2} ({:.2}-{:.2})", ratio.mean, ratio.low, ratio.high),
+    }
+}
+
+pub(super) fn interval(ratio: &Estimate) -> Option<(f64, f64)> {
+    (ratio.count >= PAIRS_MIN).then_some((ratio.low, ratio.high))
+}
+
 fn size(row: &Row) -> f64 {
     row.compared.ratio.mean.ln().abs()
 }
 
-/// What VMs are called: by their own names, or numbered.
-fn aliases(vms: &BTreeSet<&String>, names: bool) -> BTreeMap<String, String> {
+/// What VMs are called: by their own names, or numbered; and what the operator's own figures are of.
+fn aliases(measured: &Measured, names: bool) -> BTreeMap<String, String> {
+    let blocks = measured.rounds.iter().flatten().flatten();
+    let vms: BTreeSet<&String> = blocks.flat_map(|block| block.vms.keys()).collect();
     let mut number = 0;
-    let alias = |name: &&String| {
+    let alias = |name: &String| {
         number += u32::from(*name != ALL_VMS);
-        let alias = if names || *name == ALL_VMS { (*name).clone() } else { format!("vm{number}") };
-        ((*name).clone(), alias)
+        let alias = if names || *name == ALL_VMS { name.clone() } else { format!("vm{number}") };
+        (name.clone(), alias)
     };
-    vms.iter().map(alias).collect()
+    let host = (HOST.to_owned(), HOST.to_owned());
+    vms.into_iter().map(alias).chain([host]).collect()
 }
 
 /// By what other hosts differ from this one: nothing that names it.
@@ -406,77 +446,17 @@ fn host() -> Value {
     })
 }
 
-/// What a trial is to hold, such as `felt wait <= 1.25`: for each VM, in each arm.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Requirement {
-    figure: String,
-    limit: f64,
-}
-
-impl Requirement {
-    /// # Errors
-    /// It isn't FIGURE <= NUMBER.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let known = || Outcome::ALL.map(Outcome::name).join(", ");
-        let (figure, limit) = text.split_once("<=").ok_or("is FIGURE <= NUMBER, times the first arm's")?;
-        let figure = figure.trim();
-        if !Outcome::ALL.iter().any(|outcome| outcome.name() == figure) {
-            return Err(format!("no figure is called {figure:?}: there are {}", known()));
-        }
-        match limit.trim().parse() {
-            Ok(limit) if limit > 0.0 => Ok(Self { figure: figure.to_owned(), limit }),
-            _ => Err(format!("{:?} is no number above zero", limit.trim())),
-        }
-    }
-
-    /// Returns what breaks it, or isn't known well enough, in one phrase.
-    pub fn broken_by(&self, verdicts: &Verdicts<'_>) -> Option<String> {
-        let required = format!("{} <= {}", self.figure, self.limit);
-        if let Some((arm, why)) = verdicts.measured.ended.first_key_value() {
-            return Some(format!("{required}: arm {:?} was ended: {why}", verdicts.plan.arms[*arm].name));
-        }
-        let mut of_figure = verdicts
-            .rows
-            .iter()
-            .filter(|row| row.figure.name() == self.figure && row.vm != ALL_VMS)
-            .peekable();
-        if of_figure.peek().is_none() {
-            return Some(format!("{required}: no VM has that figure"));
-        }
-        let worst = of_figure.max_by(|a, b| a.compared.ratio.high.total_cmp(&b.compared.ratio.high))?;
-        let ratio = worst.compared.ratio;
-        let arm = &verdicts.plan.arms[worst.arm].name;
-        let says = if ratio.low > self.limit { "isn't so" } else { "can't be told" };
-        (!(ratio.high <= self.limit)).then(|| {
-            format!(
-                "{required} {says}: {} has {:.2} ({:.2} to {:.2}) in arm {arm:?}",
-                worst.vm, ratio.mean, ratio.low, ratio.high
-            )
-        })
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::{Arm, Guards, Had};
+pub(super) mod tests {
+    use super::super::Had;
     use super::*;
-    use std::time::Duration;
 
-    fn plan() -> Plan {
-        Plan {
-            arms: ["kernel", "beside"].map(|arm| Arm::parse(arm).expect("an arm")).into(),
-            length: Duration::from_secs(600),
-            block: Duration::from_secs(5),
-            settle: Duration::from_secs(2),
-            seed: 1,
-            guards: Guards { longest_wait: Duration::from_secs(1), least_share: 0.5 },
-            asked: Vec::new(),
-            program: "microslice".into(),
-        }
+    pub fn plan() -> Plan {
+        super::super::tests::plan(&["kernel", "beside"], 600)
     }
 
     /// Ten rounds in which waits are `ratio` times as long.
-    fn measured(ratio: f64) -> Measured {
+    pub fn measured(ratio: f64) -> Measured {
         let block = |at: usize, times: f64| {
             let noise = 1.0 + at as f64 % 3.0 / 10.0;
             let figures = [
@@ -497,7 +477,7 @@ mod tests {
         let verdicts = Verdicts::of(&plan, &measured, true);
         assert_eq!(verdicts.verdict(1), "better");
         let text = verdicts.to_text();
-        assert!(text.contains("Better: web: wait p99 1."), "{text}");
+        assert!(text.contains("Better: web: wait p99 1.") && !text.contains(HOST), "{text}");
         assert!(text.contains("Different: web: user time 1.50 -> 0.75"), "{text}");
         let json = verdicts.to_json("1.0");
         assert_eq!(json["arms"][1]["verdict"], "better");
@@ -522,32 +502,5 @@ mod tests {
         let verdicts = Verdicts::of(&plan, &measured, false);
         let everything = format!("{}{}{}", verdicts.to_json("1.0"), verdicts.to_text(), verdicts.to_html());
         assert!(!everything.contains("web") && everything.contains("vm1"));
-    }
-
-    #[test]
-    fn a_requirement_holds_is_broken_or_cannot_be_told() {
-        let plan = plan();
-        let broken = |ratio, limit: &str| {
-            let measured = measured(ratio);
-            Requirement::parse(&format!("wait p99 <= {limit}"))
-                .expect("one")
-                .broken_by(&Verdicts::of(&plan, &measured, true))
-        };
-        assert_eq!(broken(0.5, "0.75"), None);
-        assert!(broken(2.0, "1.25").is_some_and(|what| what.contains("isn't so: web has")));
-        assert!(broken(1.0, "1.0").is_some_and(|what| what.contains("can't be told")));
-        for text in ["wait p99 < 1", "waits <= 1", "wait p99 <= -1", "wait p99 <= x"] {
-            assert!(Requirement::parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_arm_that_was_ended_keeps_no_requirement() {
-        let (plan, mut measured) = (plan(), measured(0.5));
-        measured.ended.insert(1, "VM \"web\" waited for 2 s".into());
-        let verdicts = Verdicts::of(&plan, &measured, true);
-        assert_eq!(verdicts.verdict(1), "ended");
-        let required = Requirement::parse("wait p99 <= 1.25").expect("one");
-        assert!(required.broken_by(&verdicts).is_some_and(|what| what.contains("was ended")));
     }
 }

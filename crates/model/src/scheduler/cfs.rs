@@ -11,8 +11,7 @@
 //!            a last-level cache: that of its waker, if loads allow, else its own (`cfs/placement.rs`). pCPUs
 //!            balance their loads at ticks, and pull when they run out (`cfs/balance.rs`). On a pause-loop
 //!            exit KVM yields to the next sibling that waits (`kvm_vcpu_on_spin`, virt/kvm/kvm_main.c).
-//! Limits.    No bandwidth control, no other tasks. LAST_BUDDY, which needs eight vCPUs of a VM in one queue,
-//!            isn't modelled.
+//! Limits.    LAST_BUDDY, which needs eight vCPUs of a VM in one queue, isn't modelled.
 
 mod balance;
 mod knobs;

@@ -11,10 +11,10 @@
 //!            waits. It makes the target the queue's next pick (buddy) if it is eligible, and puts the
 //!            yielder's deadline off by a slice. vCPUs start spread over the host (fork balancing). A woken
 //!            vCPU goes to an idle pCPU, and an idle pCPU pulls. Both look within the own last-level cache
-//!            first, then within the node, then host-wide. At ticks load (the weights of a queue) is balanced with the next pCPU,
-//!            and now and then with the busiest one (`balance.rs`).
-//! Limits.    No cgroup hierarchy (`groups/` has it), no bandwidth control; weights are the VM's, per vCPU.
-//!            Looking beyond the cache costs nothing.
+//!            first, then within the node, then host-wide. At ticks load (the weights of a queue) is balanced
+//!            with the next pCPU, and now and then with the busiest one (`balance.rs`).
+//! Limits.    No cgroup hierarchy (`groups/` has it); weights are the VM's, per vCPU. Looking beyond the
+//!            cache costs nothing.
 
 mod balance;
 mod groups;

@@ -57,7 +57,7 @@ fn a_running_vcpu_may_hold_unless_it_was_seen_waiting() {
 }
 
 #[test]
-fn a_waiter_that_left_its_wait_or_ran_long_was_the_heir() {
+fn who_left_its_wait_or_ran_long_was_the_heir() {
     assert_eq!(heir_trial_of(GuestClass::LockWaiter, HEIR_WAIT_SEEN_NS as u64), HeirTrial::InVain);
     assert_eq!(heir_trial_of(GuestClass::LockWaiter, HEIR_WAIT_SEEN_NS as u64 + 1), HeirTrial::Found);
     assert_eq!(heir_trial_of(GuestClass::User, 0), HeirTrial::Found);

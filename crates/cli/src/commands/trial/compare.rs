@@ -12,11 +12,22 @@ use std::path::Path;
 /// A trial of thousands of VMs is smaller.
 const FILE_MAX: u64 = 256 << 20;
 
+/// No two blocks differ by more.
+const RATIO_MAX: f64 = 1e12;
+
 /// Ratios of a trial's VMs, by arm and figure.
 type Ratios = BTreeMap<(String, String), Vec<f64>>;
 
 pub fn run(first: &Path, second: &Path, as_json: bool) -> Result<(), Failure> {
     let trials = [read(first)?, read(second)?];
+    let arm_of = |(trial, _): &(Value, Ratios)| trial["plan"]["arms"][0].as_str().map(str::to_owned);
+    if arm_of(&trials[0]) != arm_of(&trials[1]) {
+        return Err(Failure::bad_input(format_args!(
+            "{} and {} have different first arms: what the others are compared with",
+            first.display(),
+            second.display()
+        )));
+    }
     let [ours, theirs] = &trials.each_ref().map(|(_, ratios)| ratios);
     let rows: Vec<_> =
         ours.iter().filter_map(|(of, values)| Some((of, mean(values)?, mean(theirs.get(of)?)?))).collect();
@@ -29,7 +40,7 @@ pub fn run(first: &Path, second: &Path, as_json: bool) -> Result<(), Failure> {
     }
     if as_json {
         let row = |((arm, figure), first, second): &(&(String, String), Estimate, Estimate)| json!({"arm": arm, "figure": figure, "first": output::estimate(*first), "second": output::estimate(*second)});
-        let hosts = trials.each_ref().map(|(host, _)| host);
+        let hosts = trials.each_ref().map(|(trial, _)| &trial["host"]);
         return output::print_json(
             &json!({"hosts": hosts, "figures": rows.iter().map(row).collect::<Vec<_>>()}),
         );
@@ -38,7 +49,7 @@ pub fn run(first: &Path, second: &Path, as_json: bool) -> Result<(), Failure> {
     for ((arm, figure), first, second) in &rows {
         table.row([arm.clone(), figure.clone(), shown(first), shown(second)]);
     }
-    let [first, second] = trials.each_ref().map(|(host, _)| describe(host));
+    let [first, second] = trials.each_ref().map(|(trial, _)| describe(trial));
     output::print(&format!(
         "first:  {first}\nsecond: {second}\n\n{table}\nTimes the first arm's: geometric means over VMs, and 95 % intervals over them.\n"
     ))
@@ -55,9 +66,16 @@ fn mean(values: &[f64]) -> Option<Estimate> {
     Estimate::of_ratios(values)
 }
 
-fn describe(host: &Value) -> String {
-    let text = |key: &str| host[key].as_str().unwrap_or("unknown");
-    format!("{}, {} CPUs, Linux {}", text("cpu"), host["pcpus"], text("kernel"))
+fn describe(trial: &Value) -> String {
+    let text = |key: &str| trial["host"][key].as_str().unwrap_or("unknown").replace('\n', " ");
+    let number = |from: &Value| from.as_u64().map_or("?".to_owned(), |number| number.to_string());
+    format!(
+        "{}, {} CPUs, Linux {}, {} rounds",
+        text("cpu"),
+        number(&trial["host"]["pcpus"]),
+        text("kernel"),
+        number(&trial["plan"]["rounds"])
+    )
 }
 
 fn read(path: &Path) -> Result<(Value, Ratios), Failure> {
@@ -67,8 +85,12 @@ fn read(path: &Path) -> Result<(Value, Ratios), Failure> {
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).map_err(|cause| refused(&cause))?;
     let trial: Value = serde_json::from_str(&text).map_err(|cause| refused(&cause))?;
-    if trial["microslice_trial"] != 1 {
-        return Err(refused(&"is no file of `microslice trial --output`"));
+    match trial["microslice_trial"].as_u64() {
+        Some(1) => {}
+        Some(version) => {
+            return Err(refused(&format_args!("is of version {version}, and version 1 is known")));
+        }
+        None => return Err(refused(&"is no file of `microslice trial --output`")),
     }
     let mut ratios = Ratios::new();
     for (at, row) in trial["figures"].as_array().into_iter().flatten().enumerate() {
@@ -77,9 +99,12 @@ fn read(path: &Path) -> Result<(Value, Ratios), Failure> {
         else {
             return Err(refused(&format_args!("figure {at} has no arm, figure, vm or ratio")));
         };
-        if vm != microslice_host::trial::ALL_VMS && ratio > 0.0 {
+        if !(ratio > 0.0 && ratio < RATIO_MAX) {
+            return Err(refused(&format_args!("figure {at}: its ratio is {ratio}")));
+        }
+        if vm != microslice_host::trial::ALL_VMS {
             ratios.entry((arm.to_owned(), figure.to_owned())).or_default().push(ratio);
         }
     }
-    Ok((trial["host"].clone(), ratios))
+    Ok((trial, ratios))
 }

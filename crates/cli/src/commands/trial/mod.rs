@@ -10,8 +10,8 @@ use crate::output::{self, OutputFile};
 use crate::progress::ProgressLine;
 use clap::Args;
 use microslice_host::settings::Settings;
-use microslice_host::trial::report::{Requirement, Verdicts};
-use microslice_host::trial::{self, Arm, Asked, Guards, Plan};
+use microslice_host::trial::report::Verdicts;
+use microslice_host::trial::{self, Arm, Asked, Guards, Plan, Requirement};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,13 +52,14 @@ pub struct Trial {
     /// A command that prints a number above zero at the end of each block; more is better
     #[arg(long = "outcome", value_name = "NAME=COMMAND", value_parser = Asked::parse)]
     outcomes: Vec<Asked>,
-    /// Exit with code 1 unless this holds for each VM in each arm: `FIGURE <= NUMBER`, times the first arm's
+    /// Exit with code 1 unless this holds for each VM in each arm: `FIGURE <= NUMBER` or
+    /// `FIGURE >= NUMBER`, times the first arm's
     #[arg(long, value_name = "FIGURE <= NUMBER", value_parser = Requirement::parse)]
     require: Vec<Requirement>,
     /// A longer wait of a VM for a pCPU ends an arm for good
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1s")]
     guard_wait: Duration,
-    /// A smaller part of what is due to a VM ends an arm for good
+    /// A smaller part of the share that a VM has in the first arm ends an arm for good, if it comes twice
     #[arg(long, value_name = "PART", value_parser = part, default_value = "0.5")]
     guard_share: f64,
     /// Call VMs by their names in the file of --output, too
@@ -76,13 +77,13 @@ pub struct Trial {
     /// Say what two trials' files have in common, and measure nothing
     #[arg(long, num_args = 2, value_names = ["FILE", "OTHER"], conflicts_with_all = ["arms", "outcomes", "require", "output", "html"])]
     compare: Option<Vec<PathBuf>>,
-    /// Kernel image of a running VM, for the observer; may be given more than once
+    /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
-    /// Never look into a guest's memory for its kernel, while observing
+    /// Never look into a guest's memory for its kernel
     #[arg(long)]
     no_guest_memory: bool,
-    /// Configuration file of the observer [default: /etc/microslice.toml if it exists]
+    /// Configuration file [default: /etc/microslice.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -99,6 +100,7 @@ pub fn run(args: Trial) -> Result<(), Failure> {
     let settings = settings_of(&args)?;
     let plan = plan_of(&args)?;
     plan.rounds().map_err(failure)?;
+    args.require.iter().try_for_each(|one| one.check(&plan)).map_err(failure)?;
     output::refuse_same_file(args.html.as_deref(), args.output.as_deref())?;
     let html = OutputFile::wanted(args.html.as_deref(), &[])?;
     let file = OutputFile::wanted(args.output.as_deref(), &[])?;
@@ -118,23 +120,33 @@ pub fn run(args: Trial) -> Result<(), Failure> {
         }
         other => other.map_err(failure)?,
     };
+    if measured.was_stopped && measured.rounds.is_empty() {
+        return Err(Failure::interrupted_with("no round was over"));
+    }
     let verdicts = Verdicts::of(&plan, &measured, true);
+    // Each is worth having without the others.
     let version = env!("CARGO_PKG_VERSION");
-    match args.json {
-        true => output::print_json(&verdicts.to_json(version))?,
-        false => output::print(&verdicts.to_text())?,
-    }
-    if let Some(file) = html {
-        file.finish_with(&verdicts.to_html())?;
-    }
-    if let Some(file) = file {
-        let for_others = Verdicts::of(&plan, &measured, args.names).to_json(version);
-        file.finish_with(&format!("{for_others:#}\n"))?;
-    }
+    let for_others = || Verdicts::of(&plan, &measured, args.names).to_json(version);
+    let written = [
+        file.map_or(Ok(()), |file| file.finish_with(&format!("{:#}\n", for_others()))),
+        html.map_or(Ok(()), |html| html.finish_with(&verdicts.to_html())),
+        if args.json {
+            output::print_json(&verdicts.to_json(version))
+        } else {
+            output::print(&verdicts.to_text())
+        },
+    ];
+    written.into_iter().collect::<Result<(), _>>()?;
     if measured.was_stopped {
         return Err(Failure::interrupted_with("the verdict is of the rounds until then"));
     }
-    let broken: Vec<String> = args.require.iter().filter_map(|one| one.broken_by(&verdicts)).collect();
+    let ended = (0..plan.arms.len()).filter_map(|arm| {
+        Some(format!("arm {:?} was ended: {}", plan.arms[arm].name, verdicts.why_ended(arm)?))
+    });
+    let broken: Vec<String> = match args.require.is_empty() {
+        true => ended.collect(),
+        false => args.require.iter().filter_map(|one| one.broken_by(&verdicts)).collect(),
+    };
     if broken.is_empty() { Ok(()) } else { Err(Failure::broken(broken.join("; "))) }
 }
 
@@ -154,7 +166,16 @@ fn plan_of(args: &Trial) -> Result<Plan, Failure> {
         guards: Guards { longest_wait: args.guard_wait, least_share: args.guard_share },
         asked: args.outcomes.clone(),
         program: std::env::current_exe().map_err(Failure::broken)?,
+        common: common_arguments(args),
     })
+}
+
+/// What holds for the observer and for all arms.
+fn common_arguments(args: &Trial) -> Vec<Vec<String>> {
+    let config = args.config.iter().map(|path| vec!["--config".to_owned(), path.display().to_string()]);
+    let memory = args.no_guest_memory.then(|| vec!["--no-guest-memory".to_owned()]);
+    let guests = args.guests.iter().map(|guest| vec!["--guest".to_owned(), guest.clone()]);
+    config.chain(memory).chain(guests).collect()
 }
 
 /// The observer's: flags over file over defaults. It serves nobody.

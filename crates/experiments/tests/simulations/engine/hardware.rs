@@ -63,7 +63,7 @@ fn a_vcpu_that_comes_back_to_cold_caches_works_less_for_a_while() {
 }
 
 #[test]
-fn a_vcpu_that_moves_to_another_cache_or_node_works_less() {
+fn a_vcpu_that_changes_cache_or_node_works_less() {
     // Three VMs on two pCPUs go to and fro.
     let work_on = |llc_pcpus, node_pcpus, llc_migration_ns, sensitivity_permille| {
         let mut config = one_vm(vec![compute(20 * US), Phase::Progress { units: 1 }], 1);

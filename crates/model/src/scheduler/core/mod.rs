@@ -15,8 +15,8 @@
 //!            ticks. A pause-loop exit gives the pCPU up if KVM finds a sibling to yield to
 //!            (`kvm_vcpu_on_spin`). That sibling gets it, if its clock isn't a slice ahead of the first
 //!            waiter.
-//! Limits.    No host tasks. sched_ext's watchdog isn't modelled; that nobody waits much longer
-//!            than two seconds is (`boost_starving`).
+//! Limits.    Turns of host tasks are as long as vCPUs'. sched_ext's watchdog isn't modelled; that nobody
+//!            waits much longer than two seconds is (`boost_starving`).
 
 mod accounts;
 mod clocks;

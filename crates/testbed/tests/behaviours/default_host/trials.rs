@@ -13,7 +13,7 @@ const TRIAL_PATIENCE: Duration = Duration::from_secs(900);
 fn a_quarter_of_the_weight_in_one_arm_is_told() {
     let hog = |name: &str| GuestSpec::new(name).workload("hog,heartbeat");
     with_guests(&[hog("a"), hog("b")], |host, _| {
-        let arm = "microslice micro-cpus=0 no-guest-memory";
+        let arm = "microslice micro-cpus=0";
         let command = format!(
             "microslice trial --json --no-guest-memory --for 80s --block 4s --settle 1s --guard-share 0 \
              --guard-wait 1min --arm '{arm}' --arm '{arm} weight=b=25'"

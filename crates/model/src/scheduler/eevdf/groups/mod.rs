@@ -14,7 +14,7 @@
 //!            has one thread, so its weight is whole wherever that is (its load elsewhere has been removed by
 //!            the time: `remove_entity_load_avg`). A sleeper that had more than its due loses that lag as the
 //!            others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and
-//!            wake is as in `eevdf-flat`. No bandwidth control, no NUMA nodes, no hrtick.
+//!            wake is as in `eevdf-flat`. No hrtick.
 
 mod balance;
 mod directed_yield;
