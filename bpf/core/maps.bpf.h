@@ -221,6 +221,8 @@ struct pcpu {
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
 	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
+	/* Where a task goes that starves. In a register 6.18's verifier would fail on it, by no fault of ours. */
+	u32 swept_to;
 };
 
 extern struct pcpus_map pcpus;

@@ -171,7 +171,9 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
 		 * now.
 		 */
-		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
+		pcpu->swept_to = may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu);
+		barrier();
+		queue = queue_at(p, pcpu->swept_to);
 		if (DSQ_BOOSTED + queue == dsq)
 			continue;
 		/*
