@@ -221,7 +221,7 @@ struct pcpu {
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
 	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
-	/* Where a task goes that starves. In a register 6.18's verifier would fail on it, by no fault of ours. */
+	/* The pCPU that serves a starving task. Not in a register, for a fault of 6.18's verifier. */
 	u32 swept_to;
 };
 
