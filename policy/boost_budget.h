@@ -10,6 +10,7 @@
  *            none, no VM is.
  *            A VM that has used much is refused first: the last tenth of the host's burst is for VMs that
  *            still have half of their own.
+ *            What a bound on waits asks for is neither refused nor counted here (max_wait.h).
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
  *            left  : clock <= now
@@ -50,7 +51,7 @@ struct boost_observation {
 	u32 is_seen; /* the thread was seen to leave a guest */
 	u32 is_real_time;
 	u32 is_pinned;
-	u32 reserved;
+	u32 for_bound; /* its VM's bound asks (max_wait.h), which bounds these by itself */
 };
 
 /* Returns the clock, advanced so that at most one burst is saved up. */
@@ -79,6 +80,8 @@ POLICY u32 decide_on_boost(const struct boost_config *config, const struct boost
 		return BOOST_NOT_SEEN;
 	if (seen->is_real_time)
 		return BOOST_REAL_TIME;
+	if (seen->for_bound)
+		return BOOST_GRANTED;
 	if (seen->is_pinned)
 		return BOOST_PINNED;
 	if (!config->vm_percent || !config->host_percent || vtime_before(seen->now_ns, vm_clock_ns))

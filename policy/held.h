@@ -12,9 +12,10 @@
  *            16-19 hard interrupts, 20-23 NMIs, bit 31 of x86, inverted: nothing is to be scheduled
  * Belief.    Nothing but symbols says where the word is, and a guest may do as it likes. In user mode the
  *            word is 0. In the idle loop, and where a lock's waiter spins or halts, it isn't. A guest is
- *            believed once BELIEF_LOOKS looks of each kind were right. A wrong look adds BELIEF_WRONG_COSTS
- *            doubts, a right one of its kind takes one away. Beyond BELIEF_DOUBT_MAX the guest isn't
- *            believed until its words are found anew.
+ *            believed once BELIEF_LOOKS looks of each kind were right, and no doubt is left. A wrong look
+ *            adds BELIEF_WRONG_COSTS doubts, a right one of its kind takes one away. Beyond BELIEF_DOUBT_MAX
+ *            the guest isn't believed until its words are found anew. Few looks have to do: where most
+ *            vCPUs wait for a lock, one stop of a hundred or two is in user mode.
  * Limits.    A holder of a mutex may be preempted by its own kernel: it counts nothing. Disabled interrupts
  *            count nothing. What a guest gains by a forged word is bounded where requests are bounded.
  */
@@ -91,7 +92,7 @@ enum belief {
 };
 
 #define BELIEF_KINDS 2u	      /* those that prove something */
-#define BELIEF_LOOKS 16u      /* right ones of each kind, to be believed */
+#define BELIEF_LOOKS 4u	      /* right ones of each kind, to be believed */
 #define BELIEF_WRONG_COSTS 7u /* belief is lost in the end if more than one look of eight is wrong */
 #define BELIEF_DOUBT_MAX 128u
 
@@ -155,7 +156,8 @@ POLICY struct count_belief belief_after(const struct count_belief *before, const
 	if (after.doubt[kind] > BELIEF_DOUBT_MAX)
 		after.belief = BELIEF_LOST;
 	else if (after.right[COUNT_KIND_ZERO] >= BELIEF_LOOKS &&
-		 after.right[COUNT_KIND_SOMETHING] >= BELIEF_LOOKS)
+		 after.right[COUNT_KIND_SOMETHING] >= BELIEF_LOOKS && !after.doubt[COUNT_KIND_ZERO] &&
+		 !after.doubt[COUNT_KIND_SOMETHING])
 		after.belief = BELIEF_BELIEVED;
 	return after;
 }

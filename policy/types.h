@@ -92,7 +92,8 @@ enum cause {
 	CAUSE_LOCK_KICK = 8,	     /* it halted in a paravirtual lock, and its turn for the lock has come */
 	CAUSE_HOLDER = 9,	     /* it was stopped while it held something (held.h) */
 	CAUSE_HEIR = 10,	     /* nobody holds a lock that others wait for, and it waits (heirs.h) */
-	CAUSE_COUNT = 11,
+	CAUSE_MAX_WAIT = 11,	     /* it has waited for nearly its VM's bound (max_wait.h) */
+	CAUSE_COUNT = 12,
 };
 
 #endif

@@ -62,6 +62,7 @@ struct run_config {
 	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
+	u64 max_wait_ns;	   /* beside it: how long vCPUs may wait; 0: for ever */
 	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
 	enum critical_by critical_by;
 };
@@ -397,8 +398,15 @@ struct boost_stats {
 	u64 boosts[CAUSE_COUNT][GUEST_CLASS_COUNT]; /* that ran real-time; = ends + those in flight */
 	u64 ends[MICRO_SLICE_OUTCOME_COUNT];
 	u64 ran_ns;			/* boosted */
+	u64 late_waits;			/* that were longer than the VM's bound (policy/max_wait.h) */
 	u64 wait_us[HISTOGRAM_BUCKETS]; /* from the request until it ran */
 	u64 slice_us[HISTOGRAM_BUCKETS];
+};
+
+/* What the helper asks the BPF side: look at this vCPU's wait. */
+struct bound_request {
+	u32 slot;
+	u32 reserved;
 };
 
 /* What the BPF side tells the helper that boosts. */
@@ -416,7 +424,7 @@ struct boost_event {
 	u32 tid;      /* its thread */
 	u32 asked_on; /* the pCPU of whoever waits for it; ASKED_BY_ITSELF: nobody has complained */
 	u32 waits_on; /* where it was stopped: balancing may have moved it since */
-	u32 reserved;
+	u32 for_bound; /* its VM's bound asks: also if it is pinned */
 	/* When that thread was started, by the boot clock: with the tid it is that thread and no other. */
 	u64 start_ns;
 	u64 at_ns; /* when it was asked for */

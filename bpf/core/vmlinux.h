@@ -96,8 +96,13 @@ struct task_group {
 	struct cgroup_subsys_state css;
 };
 
+struct cfs_rq {
+	int throttle_count; /* with CONFIG_CFS_BANDWIDTH */
+};
+
 struct sched_entity {
 	u64 sum_exec_runtime;
+	struct cfs_rq *cfs_rq; /* with CONFIG_FAIR_GROUP_SCHED */
 };
 
 struct thread_struct {
@@ -124,6 +129,7 @@ struct task_struct {
 	int rcu_read_lock_nesting; /* with CONFIG_PREEMPT_RCU */
 	struct sched_ext_entity scx;
 	struct sched_entity se;
+	bool throttled; /* from 6.18 on, with CONFIG_CFS_BANDWIDTH */
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	struct css_set *cgroups;

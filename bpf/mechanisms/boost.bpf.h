@@ -10,8 +10,10 @@
  * Races.     The kernel may run the vCPU before the helper comes: that is a miss, and the helper finds it
  *            running. A thread that is boosted too late runs real-time until the helper's next look, at most
  *            a micro slice.
- * Limits.    A woken vCPU that has to wait is boosted only once the next interrupt comes for it: nothing here
- *            knows whether the kernel will run it at once.
+ *            Bounds on waits (policy/max_wait.h) ask, too: the helper looks at whoever waits, and whoever is
+ *            due has a whole micro slice, which no budget refuses or is charged for.
+ * Limits.    A woken vCPU that has to wait is boosted only once the next interrupt comes for it, or for its
+ *            VM's bound: nothing here knows whether the kernel will run it at once.
  */
 #ifndef BPF_BOOST_H
 #define BPF_BOOST_H
@@ -70,14 +72,20 @@ struct {
 /* The host's budget: policy/boost_budget.h. */
 u64 host_boost_clock_ns;
 
+static __always_inline bool is_for_bound(const struct vcpu *vcpu)
+{
+	return boost_of(vcpu)->cause == CAUSE_MAX_WAIT;
+}
+
 static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 kind)
 {
-	bool by_itself = (u32)bpf_get_current_task_btf()->pid == vcpu->pid;
+	bool by_itself = is_for_bound(vcpu) || (u32)bpf_get_current_task_btf()->pid == vcpu->pid;
 	struct boost_event event = {.kind = kind,
 				    .slot = slot,
 				    .tid = vcpu->pid,
 				    .asked_on = by_itself ? ASKED_BY_ITSELF : bpf_get_smp_processor_id(),
 				    .waits_on = boost_of(vcpu)->stopped_on,
+				    .for_bound = is_for_bound(vcpu),
 				    .start_ns = boost_of(vcpu)->start_ns,
 				    .at_ns = boost_of(vcpu)->asked_at_ns};
 
@@ -94,7 +102,8 @@ static __always_inline u32 decide(const struct vcpu *vcpu, u32 slot, const struc
 					 .host_clock_ns = host_boost_clock_ns,
 					 .is_seen = boost_of(vcpu)->is_seen,
 					 .is_real_time = boost_of(vcpu)->is_real_time,
-					 .is_pinned = boost_of(vcpu)->is_pinned};
+					 .is_pinned = boost_of(vcpu)->is_pinned,
+					 .for_bound = is_for_bound(vcpu)};
 	u32 decision = decide_on_boost(&limits, &seen);
 
 	RECORD(RECORD_BOOST, slot, boost, {.config = limits, .seen = seen, .decision = decision});
@@ -125,8 +134,8 @@ __noinline int ask_for_boost(u32 slot, u32 cause, u32 vector)
 	if (!vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
 		return 0;
 	COUNT(boosts_in(vm)->stats.requests[cause]);
-	decision = decide(vcpu, slot, vm, now);
 	boost_of(vcpu)->cause = cause;
+	decision = decide(vcpu, slot, vm, now);
 	boost_of(vcpu)->vector = vector;
 	boost_of(vcpu)->asked_at_ns = now;
 	if (decision == BOOST_GRANTED && !tell_helper(vcpu, slot, BOOST_ASKED))
@@ -202,7 +211,10 @@ static __always_inline void charge_boost(const struct vcpu *vcpu, struct vm *vm,
 	u32 bucket;
 
 	ran_ns = (end && end < now ? end : now) - began;
-	charge_vm(vm, now, ran_ns);
+	if (is_for_bound(vcpu))
+		ADD(boosts_in(vm)->stats.ran_ns, ran_ns);
+	else
+		charge_vm(vm, now, ran_ns);
 	bucket = histogram_bucket(ran_ns);
 	if (bucket < HISTOGRAM_BUCKETS)
 		COUNT(boosts_in(vm)->stats.slice_us[bucket]);
@@ -264,7 +276,7 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 	struct micro_slice_decision decision;
 	u32 class;
 
-	if (!vcpu || vcpu->state != VCPU_MICRO)
+	if (!vcpu || vcpu->state != VCPU_MICRO || (is_boosted && is_for_bound(vcpu)))
 		return 0;
 	class = look_at_count(slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip));
 	decision = look_at_boost(vcpu, slot, class, 0);
@@ -293,7 +305,7 @@ __noinline int end_with_turn(u32 slot, u32 runnable)
 	boost_of(vcpu)->retry_count = decision.retry ? boost_of(vcpu)->retry_count + 1 : 0;
 	if (!runnable)
 		tell_helper(vcpu, slot, BOOST_SERVED);
-	return runnable && decision.retry;
+	return runnable && decision.retry && !is_for_bound(vcpu);
 }
 
 #endif

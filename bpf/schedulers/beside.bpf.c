@@ -13,6 +13,7 @@
 #include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
 #include "bpf/mechanisms/heirs.bpf.h"
+#include "policy/max_wait.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -277,6 +278,42 @@ int on_any_exit(struct trace_event_raw_kvm_exit *exit)
 	return 0;
 }
 
+/* ---- Bounds on waits ---- */
+
+/*
+ * True if its cgroup has used up what it may have (cpu.max). Until 6.17 whole queues are throttled
+ * (throttle_cfs_rq), from 6.18 on tasks on their way to user mode (throttle_cfs_rq_work).
+ */
+static __always_inline bool is_throttled(struct task_struct *p)
+{
+	struct cfs_rq *queue = NULL;
+
+	if (bpf_core_field_exists(p->throttled) && BPF_CORE_READ(p, throttled))
+		return true;
+	if (bpf_core_field_exists(p->se.cfs_rq))
+		queue = BPF_CORE_READ(p, se.cfs_rq);
+	return queue && bpf_core_field_exists(queue->throttle_count) && BPF_CORE_READ(queue, throttle_count) > 0;
+}
+
+/* The helper runs it for a vCPU that has waited for long. */
+SEC("syscall")
+int look_at_wait(struct bound_request *request)
+{
+	u32 slot = request->slot;
+	struct vcpu *vcpu = vcpu_at(slot);
+	struct wait_observation seen = {.bound_ns = config.max_wait_ns};
+	u32 decision;
+
+	if (!vcpu || vcpu->rests)
+		return 0;
+	seen.waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
+	seen.state = vcpu->state;
+	decision = decide_on_wait(&seen);
+	if (decision == WAIT_ENDS || decision == WAIT_LATE)
+		ask_for_boost(slot, CAUSE_MAX_WAIT, 0);
+	return 0;
+}
+
 /* ---- Running, stopping, waking ---- */
 
 static __always_inline void stops_running(struct task_struct *p, bool runnable, u64 now)
@@ -294,6 +331,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	vcpu->guest_class = look_at_count(slot, class);
 	vcpu->preempted = runnable;
 	vcpu->runnable_at_ns = now;
+	vcpu->rests = runnable && config.max_wait_ns && is_throttled(p);
 	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
 	boost_of(vcpu)->stopped_on = bpf_get_smp_processor_id();
 	heir_stops(vcpu, now - boost_of(vcpu)->running_since_ns);
@@ -328,12 +366,15 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 {
 	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
 	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
 	u64 waited_ns;
 	u32 bucket;
 
-	if (!stats)
+	if (!stats || !vm)
 		return;
 	waited_ns = now - vcpu->runnable_at_ns;
+	if (config.max_wait_ns && waited_ns > config.max_wait_ns && !vcpu->rests)
+		COUNT(boosts_in(vm)->stats.late_waits);
 	bucket = histogram_bucket(waited_ns);
 	ADD(stats->waited_ns, waited_ns);
 	if (bucket < HISTOGRAM_BUCKETS)

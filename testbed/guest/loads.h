@@ -74,6 +74,10 @@ void load_costs(int vcpus);
 /* What a switch takes, on the host. */
 int measure_switches(void);
 
+/* Where the kernel lies, and where its CPUs count what they hold, by what it says itself. */
+void print_kallsyms(int count);
+void print_counts(int count);
+
 /* The host's side of `load_pingpong`. */
 int serve_echo(int port);
 /* Gives the first network card an address, as "10.77.1.2". */

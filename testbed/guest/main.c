@@ -4,13 +4,13 @@
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
  *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker build collector pingpong
- *                             heartbeat kallsyms torture locks crowd balloons costs, or `mix` (default count:
- *                             a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of torture
- *                             and locks)
+ *                             heartbeat kallsyms counts torture locks crowd balloons costs, or `mix` (default
+ *                             count: a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of
+ *                             torture and locks)
  *   NETWORK=10.77.1           the first three numbers of its network: the host is .1, the guest .2
  *   WINDOW_MS=1000            length of a reporting window, in guest time
  * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"},
- * {"kallsyms"}.
+ * {"kallsyms"}, {"counts"}.
  *
  * Run on a host as `workload echo [PORT]` it answers the guests' datagrams, and as `workload switches` it
  * tells what a switch takes.
@@ -108,30 +108,6 @@ static void load_heartbeat(int count)
 	start_thread(heartbeat, 0, -1);
 }
 
-/* Where the kernel's randomised addresses ended up, for checking what was found from outside. */
-static void print_kallsyms(int count)
-{
-	FILE *kallsyms = fopen("/proc/kallsyms", "re");
-	char line[512], text[32] = "0", entry[32] = "0";
-
-	(void)count;
-	while (kallsyms && fgets(line, sizeof(line), kallsyms)) {
-		char address[32], type, name[256];
-
-		if (sscanf(line, "%31s %c %255s", address, &type, name) != 3)
-			continue;
-		if (!strcmp(name, "_text"))
-			strcpy(text, address);
-		if (!strcmp(name, "entry_SYSCALL_64"))
-			strcpy(entry, address);
-		if (text[1] && entry[1])
-			break;
-	}
-	if (kallsyms)
-		fclose(kallsyms);
-	report("{\"kallsyms\":{\"_text\":\"%s\",\"entry_SYSCALL_64\":\"%s\"}}", text, entry);
-}
-
 static const struct {
 	const char *name;
 	void (*start)(int count);
@@ -151,6 +127,7 @@ static const struct {
     {"pingpong", load_pingpong, 1, 1},
     {"heartbeat", load_heartbeat, 1, 0},
     {"kallsyms", print_kallsyms, 1, 0},
+    {"counts", print_counts, 1, 0},
     {"torture", load_torture, 5, 0},
     {"locks", load_locks, 5, 0},
     {"crowd", load_crowd, 10, 0},

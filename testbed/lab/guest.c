@@ -163,6 +163,14 @@ static void lock_round(struct lab_shared *shared, struct lab_vcpu *self)
 	self->preempt_count = shared->lies;
 }
 
+/* It computes for as long, and says that it holds something. Nobody waits for it. */
+static void claim_round(struct lab_shared *shared, struct lab_vcpu *self)
+{
+	self->preempt_count = 1;
+	hold(shared);
+	self->preempt_count = shared->lies;
+}
+
 /* ---- Calls to all siblings, which wait for each answer ---- */
 
 LISTED void smp_call_function_many_cond(struct lab_shared *shared, struct lab_vcpu *self)
@@ -244,6 +252,9 @@ static void round_of(struct lab_shared *shared, struct lab_vcpu *self)
 	case LAB_QUEUED_LOCK:
 	case LAB_USER_LOCK:
 		lock_round(shared, self);
+		break;
+	case LAB_CLAIMS:
+		claim_round(shared, self);
 		break;
 	case LAB_CALLS:
 		call_round(shared, self);

@@ -46,6 +46,7 @@ enum lab_load {
 	LAB_USER_LOCK,
 	LAB_CALLS,
 	LAB_SLEEP,
+	LAB_CLAIMS,
 	LAB_LOADS
 };
 

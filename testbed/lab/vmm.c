@@ -2,10 +2,10 @@
 /*
  * The lab's VMM: a VM that runs the lab's guest (guest.c), and reports what it measures.
  *
- * Its arguments are KEY=VALUE: load (compute, ticket, queued, user, calls, sleep), vcpus, compute and hold
- * (turns of a loop), listed (0: it holds locks in a function that nobody knows), lies (1: it always says that
- * it holds something), sleep-us, window-ms. It says "ready" once all vCPUs run, then writes a line of JSON
- * for each window, as the testbed's guests do. Its one argument "symbols" prints the guest's System.map.
+ * Its arguments are KEY=VALUE: load (compute, ticket, queued, user, calls, sleep, claims), vcpus, compute and
+ * hold (turns of a loop), listed (0: it holds locks in a function that nobody knows), lies (1: it always says
+ * that it holds something), sleep-us, window-ms. It says "ready" once all vCPUs run, then writes a line of
+ * JSON for each window, as the testbed's guests do. Its one argument "symbols" prints the guest's System.map.
  */
 #include "lab.h"
 #include "machine.h"
@@ -27,7 +27,8 @@
 extern const unsigned char guest_image[], guest_image_end[];
 extern const char guest_symbols[], guest_symbols_end[];
 
-static const char *const loads[LAB_LOADS] = {"compute", "ticket", "queued", "user", "calls", "sleep"};
+static const char *const loads[LAB_LOADS] = {"compute", "ticket", "queued", "user",
+					     "calls",	"sleep",  "claims"};
 static const char *const latencies[LAB_LATENCIES] = {"lock", "shootdown", "wake"};
 
 static int kvm, vm;
@@ -219,7 +220,7 @@ static void take_argument(const char *argument, uint64_t *window_ms)
 		for (shared->load = 0; shared->load < LAB_LOADS; shared->load++)
 			if (!strcmp(loads[shared->load], value))
 				return;
-		refuse(argument, "must be compute, ticket, queued, user, calls or sleep");
+		refuse(argument, "must be compute, ticket, queued, user, calls, sleep or claims");
 	}
 	for (size_t at = 0; at < sizeof(numbers) / sizeof(numbers[0]); at++) {
 		if (length != strlen(numbers[at].key) || strncmp(argument, numbers[at].key, length))

@@ -9,6 +9,7 @@ mod build;
 mod cpu_limits;
 mod guest;
 mod halt_polling;
+mod longest_waits;
 mod measurements;
 mod observers;
 mod panics;

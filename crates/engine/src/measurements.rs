@@ -7,6 +7,7 @@
 
 use crate::guest::SpinCounters;
 use crate::guest::network::StreamCounters;
+use crate::longest_waits::LongestWaits;
 use crate::report::{BarrierWaits, GuestTimes, LockstatWaits, Yields};
 use crate::simulation::Simulation;
 use microslice_metrics::Histogram;
@@ -48,6 +49,9 @@ pub struct VmCounters {
     pub wake_waits: Histogram,
     /// For how long vCPUs rested because of `cpu.max`, all together.
     pub throttled_ns: u64,
+    pub longest_waits: LongestWaits,
+    /// That were longer than its bound.
+    pub late_waits: u64,
     /// From when a thread's timer was due until it runs.
     pub timer_lateness: Histogram,
     pub barrier_waits: BarrierWaits,
@@ -57,10 +61,10 @@ pub struct VmCounters {
 
 impl VmCounters {
     /// Everything zero again; names stay.
-    fn restart(&mut self) {
+    fn restart(&mut self, now_ns: u64) {
         let names = self.locks.drain(..).map(|lock| lock.name);
         let locks = names.map(|name| LockCounters { name, ..LockCounters::default() }).collect();
-        *self = Self { locks, ..Self::default() };
+        *self = Self { locks, longest_waits: LongestWaits::since(now_ns), ..Self::default() };
     }
 }
 
@@ -92,13 +96,13 @@ impl Measurements {
 
     /// The warm-up is over: what it counted is forgotten.
     fn restart(&mut self, now_ns: u64) {
-        self.vms.iter_mut().for_each(VmCounters::restart);
+        self.vms.iter_mut().for_each(|vm| vm.restart(now_ns));
         let vms = std::mem::take(&mut self.vms);
         *self = Self { since_ns: now_ns, events: self.events, vms, ..Self::new() };
     }
 
     pub fn add_vm(&mut self) {
-        self.vms.push(VmCounters::default());
+        self.vms.push(VmCounters { longest_waits: LongestWaits::since(0), ..VmCounters::default() });
     }
 
     /// Locks of that name are counted together: returns the number of their counters.
@@ -131,8 +135,19 @@ impl Measurements {
     }
 
     #[inline]
-    pub fn got_pcpu_after(&mut self, waited_ns: u64) {
+    pub fn got_pcpu_after(&mut self, vm: VmId, now_ns: u64, waited_ns: u64) {
         self.wait_to_run.record(waited_ns);
+        self.vms[vm].longest_waits.waited(now_ns, waited_ns);
+    }
+
+    /// A vCPU of the VM has waited for longer than its bound.
+    pub fn waited_beyond_bound(&mut self, vm: VmId) {
+        self.vms[vm].late_waits += 1;
+    }
+
+    /// A vCPU of the VM waits in the end, and has done so for so long.
+    pub fn still_waits(&mut self, vm: VmId, now_ns: u64, waited_ns: u64) {
+        self.vms[vm].longest_waits.waited(now_ns, waited_ns);
     }
 
     pub fn locked_queues(&mut self, times: QueueLockTimes) {

@@ -61,6 +61,10 @@ pub struct VmReport {
     pub throttled_ns: Option<u64>,
     /// From a thread's wake-up until it runs.
     pub wake_waits: Histogram,
+    /// Waits for a pCPU that were longer than its bound; `None`: it has none.
+    pub late_waits: Option<u64>,
+    /// The longest wait of a vCPU for a pCPU in each second.
+    pub longest_waits: Histogram,
     /// From when a sleeping thread's timer was due, or its I/O done, until it runs.
     pub timer_lateness: Histogram,
     pub ipis_sent: u64,

@@ -70,6 +70,10 @@ impl Simulation<'_> {
         for (host, guest) in self.machine.vcpus.iter().zip(&self.guest) {
             let times = run_and_wait_ns(host, since_ns, now_ns);
             self.measured.add_vcpu(host, times, &guest.spins);
+            if host.state == VcpuState::Runnable {
+                let waited_ns = now_ns - host.since_ns.max(since_ns).min(now_ns);
+                self.measured.still_waits(host.vm, now_ns, waited_ns);
+            }
         }
         for (workload, left_ns) in self.workloads.ids().zip(self.uncomputed_ns()) {
             // A step in user mode may be a packet's, which isn't counted.
@@ -201,6 +205,8 @@ impl Simulation<'_> {
             tlb_sync: counters.tlb_sync.clone(),
             throttled_ns: config.cpu_max.map(|_| counters.throttled_ns),
             wake_waits: counters.wake_waits.clone(),
+            late_waits: (self.machine.vms[vm].max_wait_ns > 0).then_some(counters.late_waits),
+            longest_waits: counters.longest_waits.seconds(),
             timer_lateness: counters.timer_lateness.clone(),
             ipis_sent: counters.ipis_sent,
             call_function_ipis: counters.call_function_ipis,

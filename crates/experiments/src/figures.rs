@@ -108,6 +108,10 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if let Some(throttled_ns) = vm.throttled_ns {
         snapshot.counter(&figures::THROTTLED_TIME, &[name], throttled_ns);
     }
+    if let Some(late_waits) = vm.late_waits {
+        snapshot.counter(&figures::LATE_WAITS, &[name], late_waits);
+    }
+    snapshot.histogram(&figures::LONGEST_WAIT, &[name], vm.longest_waits.clone());
     if vm.timer_lateness.count() > 0 {
         snapshot.histogram(&figures::TIMER_LATENESS, &[name], vm.timer_lateness.clone());
     }

@@ -95,6 +95,10 @@ figures! {
         "Times the host took a pCPU from a runnable vCPU, by what the guest's own count says it held, and by whether symbols say it holds a lock.";
     WAIT_TO_RUN = "wait_to_run", Histogram, Nanoseconds, ["vm"],
         "Delay from a vCPU becoming runnable to its running on a pCPU.";
+    LONGEST_WAIT = "longest_wait", Histogram, Nanoseconds, ["vm"],
+        "Longest wait of a VM's vCPU for a pCPU in each second.";
+    LATE_WAITS = "late_waits", Counter, Count, ["vm"],
+        "Waits of a VM's vCPUs for a pCPU that were longer than its bound (max_wait).";
     LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["vm", "lock"],
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],

@@ -81,6 +81,10 @@ pub struct VmConfig {
     /// `None`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_max: Option<CpuMax>,
+    /// How long its vCPUs may wait for a pCPU, where the scheduler looks to that; `None`: as the scheduler
+    /// says; 0: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wait_ns: Option<u64>,
     pub kernel: GuestKernelConfig,
     pub workloads: Vec<WorkloadConfig>,
     pub nic: Option<NicConfig>,
@@ -310,9 +314,9 @@ impl SchedulerKind {
     pub fn shares_by_vm(&self) -> bool {
         match self {
             Self::MicroSliced(config) => matches!(config.normal, NormalPoolKind::FairShare(_)),
-            Self::Eevdf(eevdf) => eevdf.groups,
+            Self::Eevdf(eevdf) | Self::Beside(BesideConfig { eevdf, .. }) => eevdf.groups,
             Self::Cfs(_) | Self::Lottery(_) => true,
-            Self::Credit(_) | Self::Beside(_) | Self::Stride(_) => false,
+            Self::Credit(_) | Self::Stride(_) => false,
         }
     }
 

@@ -76,6 +76,7 @@ pub fn micro() -> MicroSlicedConfig {
         lends: false,
         home_slices: false,
         tries_help: false,
+        max_wait_ns: 0,
         holders: HolderRules::PAPER,
     }
 }
@@ -116,6 +117,7 @@ pub fn beside() -> BesideConfig {
         call_function_ipi: true,
         boost_percent: 1,
         host_percent: 5,
+        max_wait_ns: 0,
         holders: HolderRules::PAPER,
     }
 }
@@ -165,6 +167,7 @@ fn vm(name: &str) -> VmConfig {
         are_tasks: false,
         pins: Vec::new(),
         cpu_max: None,
+        max_wait_ns: None,
         kernel: kernel(),
         workloads: vec![workload()],
         nic: None,

@@ -66,6 +66,24 @@ pub fn class_by_held(by: CriticalBy, held: Held, class: GuestClass) -> GuestClas
     GuestClass::of(unsafe { c::class_by_held(by as u32, held as u32, class as u32) })
 }
 
+/// Returns what becomes of a vCPU's wait for a pCPU (`policy/max_wait.h`).
+pub fn decide_on_wait(seen: &WaitObservation) -> WaitDecision {
+    // SAFETY: the pointer comes from a reference.
+    WaitDecision::of(unsafe { c::decide_on_wait(seen) })
+}
+
+/// Returns until when the host needn't look at a VM of which nobody that waits has waited longer.
+pub fn wait_next_look_ns(bound_ns: u64, longest_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::wait_next_look_ns(bound_ns, longest_ns) }
+}
+
+/// Returns the least bound that so many vCPUs can have on so many pCPUs.
+pub fn max_wait_least_ns(micro_slice_ns: u64, vcpu_count: u32, pcpu_count: u32) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::max_wait_least_ns(micro_slice_ns, vcpu_count, pcpu_count) }
+}
+
 /// True if a sibling in that state, last seen in that class, may have been handed a lock that it can't take
 /// (`policy/heirs.h`).
 pub fn sibling_may_be_heir(state: VcpuState, class: GuestClass) -> bool {

@@ -9,10 +9,15 @@
 //! of ours is loaded, so what ends a guest here is the emulator (docs/explanation/testbed.md, What goes
 //! wrong).
 
-use microslice_testbed::{GuestSpec, Testbed};
+use microslice_testbed::{GuestSpec, Testbed, exit_code};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [series, period, seconds] = &words[..] else { return Err("usage: SERIES PERIOD_MS SECONDS".into()) };
     let (period, seconds) = (Duration::from_millis(period.parse()?), Duration::from_secs(seconds.parse()?));

@@ -7,11 +7,11 @@
 //! ```
 
 use microslice_metrics::trial::{compare, order};
-use microslice_testbed::built_binary;
 use microslice_testbed::lab::{Lab, LabVm, Running};
-use serde_json::Value;
+use microslice_testbed::trial::{boost, last_report};
+use microslice_testbed::{built_binary, exit_code};
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const VCPUS: [&str; 3] = ["vcpus=2", "vcpus=3", "vcpus=4"];
@@ -19,8 +19,8 @@ const LOCK: [&str; 5] = ["load=ticket", "compute=60000", "hold=20000", "listed=0
 const HOG: [&str; 4] = ["load=compute", "vcpus=2", "compute=60000", "window-ms=50"];
 const ARMS: [(&str, &[&str]); 3] = [
     ("the kernel's own", &[]),
-    ("boosts by symbols", &["--critical-by", "symbols"]),
-    ("boosts by counter", &["--critical-by", "counter"]),
+    ("boosts by symbols", &["--boost-percent", "5", "--critical-by", "symbols"]),
+    ("boosts by counter", &["--boost-percent", "5", "--critical-by", "counter"]),
 ];
 const BLOCK: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(300);
@@ -33,7 +33,11 @@ const FIGURES: [&str; 5] = ["work", "hogs' work", "lock wait p99, us", "holders 
 
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Failure> {
     let rounds = std::env::args().nth(1).map_or(Ok(12), |word| word.parse())?;
     if let Some(why) = Lab::missing() {
         return Err(why.into());
@@ -66,7 +70,10 @@ fn main() -> Result<(), Failure> {
 }
 
 fn block(lab: &Lab, vm: &LabVm, hog: &LabVm, flags: &[&str]) -> Result<Block, Failure> {
-    let daemon = (!flags.is_empty()).then(|| boost(lab, vm, hog, flags)).transpose()?;
+    let daemon = match flags {
+        [] => None,
+        flags => Some(boost(lab, &built_binary()?, flags, [vm, hog], &[vm])?),
+    };
     std::thread::sleep(SETTLE);
     let from = Instant::now();
     std::thread::sleep(BLOCK);
@@ -77,29 +84,9 @@ fn block(lab: &Lab, vm: &LabVm, hog: &LabVm, flags: &[&str]) -> Result<Block, Fa
     Ok([Some(measured.work_rate()), Some(others.work_rate()), wait, boosts[0], boosts[1]])
 }
 
-/// Starts boosts, and returns once the guest's code is known, and its count if that is looked at.
-fn boost(lab: &Lab, vm: &LabVm, hog: &LabVm, flags: &[&str]) -> Result<Running, Failure> {
-    let mut command = Command::new(built_binary()?);
-    command.args(["run", "--beside", "--json", "--boost-percent", "5"]).args(flags);
-    for vm in [vm, hog] {
-        command.arg("--guest").arg(format!("{}={}", vm.name(), lab.symbols().display()));
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let daemon = Running::start(command)?;
-    daemon.wait_for(&format!("{}: slide 0x0", vm.name()))?;
-    if flags.contains(&"counter") {
-        daemon.wait_for(&format!("{}: preempt_count of", vm.name()))?;
-    }
-    Ok(daemon)
-}
-
 /// Ends it, and returns its boosts of the VM's holders and heirs a second.
 fn boosts_of(daemon: Running, vm: &LabVm) -> Result<[Option<f64>; 2], Failure> {
-    daemon.signal(libc::SIGINT);
-    let (code, lines) = daemon.finish();
-    let report = lines.iter().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
-    let report =
-        report.filter(|_| code == 0).ok_or_else(|| format!("exit code {code}: {:?}", lines.last()))?;
+    let report = last_report(daemon)?;
     let seconds = report["seconds"].as_f64().unwrap_or(f64::INFINITY);
     let vms = report["vms"].as_array().map(Vec::as_slice).unwrap_or_default();
     let entry = vms.iter().find(|entry| entry["pid"] == vm.pid()).ok_or("the VM isn't in the report")?;

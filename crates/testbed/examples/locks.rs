@@ -6,15 +6,20 @@
 //! cargo run --release -p microslice-testbed --example locks -- 10     # seconds for each
 //! ```
 
-use microslice_testbed::{GuestSpec, Testbed};
+use microslice_testbed::{GuestSpec, Testbed, exit_code};
 use serde_json::Value;
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Runs of the workload `locks` (`testbed/guest/ours.c`).
 const RUNS: usize = 8;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Box<dyn std::error::Error>> {
     let seconds = std::env::args().nth(1).map_or(Ok(10), |word| word.parse::<u64>())?;
     let host = Testbed::new("6.18")?.with_guest_modules().boot()?;
     let mut out = std::io::stdout();

@@ -12,11 +12,16 @@
 //! word `other` flags of the build that `OTHER_BINARY` names, to compare two builds in one boot.
 
 use microslice_testbed::measure::Measurement;
-use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo, demo_report};
+use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, demo, demo_report, exit_code};
 use serde_json::Value;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [workload, seconds, options, phases @ ..] = &words[..] else {
         return Err("usage: WORKLOAD SECONDS OPTIONS PHASE…".into());

@@ -5,15 +5,20 @@
 //! make build && cargo run --release -p microslice-testbed --example stock_trial -- 10   # minutes
 //! ```
 
-use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary};
+use microslice_testbed::{GuestSpec, Pv, Testbed, built_binary, exit_code};
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
 const GUEST: &str = "6.12-cloud";
 /// An emulated host takes several times its blocks for changes.
 const PATIENCE_PER_MINUTE: Duration = Duration::from_secs(300);
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Box<dyn std::error::Error>> {
     let minutes: u32 = std::env::args().nth(1).map_or(Ok(10), |word| word.parse())?;
     let host = Testbed::new("6.18")?.with_binary(built_binary()?).with_guest_kernels(&[GUEST])?.boot()?;
     let _echo = host.start_echo()?;

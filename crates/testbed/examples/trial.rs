@@ -7,9 +7,14 @@
 
 use microslice_testbed::lab::Lab;
 use microslice_testbed::trial::{self, Plan};
-use microslice_testbed::{built_binary, say};
+use microslice_testbed::{built_binary, exit_code, say};
+use std::process::ExitCode;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    exit_code(measure())
+}
+
+fn measure() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (pairs, seed) = (number(8)? as usize, number(1)?);

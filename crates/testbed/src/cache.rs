@@ -1,4 +1,4 @@
-//! Where downloads are kept between runs, and the lock that lets one testbed run at a time.
+//! Where downloads are kept between runs, and the locks that let one testbed and one lab run at a time.
 
 use crate::{Error, Result, say};
 use std::fs::{self, File, OpenOptions};
@@ -71,10 +71,11 @@ impl Cache {
             let holder = holder_of(&mut file);
             if start.elapsed() >= patience {
                 let (waited_s, lock) = (start.elapsed().as_secs(), path.display().to_string());
-                return Err(Error::Busy { holder, waited_s, lock });
+                let what = name.to_owned();
+                return Err(Error::Busy { what, holder, waited_s, lock });
             }
             if !told {
-                say(format_args!("waiting for another testbed ({holder}) to finish"));
+                say(format_args!("waiting for another {name} ({holder}) to finish"));
                 told = true;
             }
             std::thread::sleep(Duration::from_millis(100));

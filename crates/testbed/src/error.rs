@@ -31,8 +31,8 @@ pub enum Error {
     #[error("{machine}: `{command}`: {cause}")]
     Command { machine: String, command: String, cause: String },
 
-    #[error("the testbed is in use by another process ({holder}); waited {waited_s} s for {lock}")]
-    Busy { holder: String, waited_s: u64, lock: String },
+    #[error("the {what} is in use by another process ({holder}); waited {waited_s} s for {lock}")]
+    Busy { what: String, holder: String, waited_s: u64, lock: String },
 }
 
 impl Error {

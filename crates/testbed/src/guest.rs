@@ -289,10 +289,13 @@ impl Guest {
 
     /// The address of `symbol` in the guest's own `/proc/kallsyms`, printed by the workload at its start.
     pub fn kallsyms(&self, symbol: &str) -> Option<u64> {
-        self.lines(0).iter().find_map(|line| {
-            let value: serde_json::Value = serde_json::from_str(&line.text).ok()?;
-            u64::from_str_radix(value.get("kallsyms")?.get(symbol)?.as_str()?, 16).ok()
-        })
+        u64::from_str_radix(self.said("kallsyms")?.get(symbol)?.as_str()?, 16).ok()
+    }
+
+    /// What it printed of this name, first.
+    pub fn said(&self, name: &str) -> Option<serde_json::Value> {
+        let value = |line: &Line| serde_json::from_str::<serde_json::Value>(&line.text).ok();
+        self.lines(0).iter().find_map(|line| value(line)?.get_mut(name).map(serde_json::Value::take))
     }
 
     /// The first line in which its kernel complains, if it does.

@@ -3,6 +3,7 @@
 //! A guest of ours runs natively in ring 3, where stock guest kernels wouldn't. So a machine without
 //! virtualization extensions has real vCPUs, under its real scheduler.
 
+use crate::cache::{Cache, Lock};
 use crate::link::Line;
 use crate::measure::Measurement;
 use crate::{Error, LAB, Result};
@@ -16,9 +17,14 @@ use std::time::{Duration, Instant};
 /// For what takes no time on a machine that isn't busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The VMM, unpacked.
+/// Of others that use it: a trial's length, and some.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1200);
+
+/// The VMM, unpacked. There is one at a time on a machine: they would measure each other, and only one
+/// `run --beside` may run.
 pub struct Lab {
     folder: tempfile::TempDir,
+    _alone: Lock,
 }
 
 impl Lab {
@@ -33,11 +39,14 @@ impl Lab {
         }
     }
 
+    /// Waits until nobody else uses it.
+    ///
     /// # Errors
-    /// The program can't be unpacked.
+    /// The program can't be unpacked, or others don't end.
     pub fn open() -> Result<Self> {
+        let alone = Cache::locate()?.lock("lab", LOCK_PATIENCE)?;
         let folder = tempfile::tempdir().map_err(|cause| Error::file(std::env::temp_dir(), cause))?;
-        let lab = Self { folder };
+        let lab = Self { folder, _alone: alone };
         let at = |cause| Error::file(lab.program(), cause);
         std::fs::write(lab.program(), LAB).map_err(at)?;
         std::fs::set_permissions(lab.program(), std::fs::Permissions::from_mode(0o755)).map_err(at)?;

@@ -81,3 +81,14 @@ pub fn say(what: impl std::fmt::Display) {
     // Nobody there to read it is no reason to end.
     let _ = writeln!(std::io::stderr(), "testbed: {what}");
 }
+
+/// Says why a command has failed, in one line, and returns its exit code.
+pub fn exit_code(result: std::result::Result<(), Box<dyn std::error::Error>>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            say(error);
+            std::process::ExitCode::from(2)
+        }
+    }
+}

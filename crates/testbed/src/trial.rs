@@ -6,7 +6,7 @@ use crate::measure::Measurement;
 use crate::{Error, Result};
 use microslice_metrics::trial::{Compared, Verdict, compare_all, order};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -134,7 +134,9 @@ pub fn run(lab: &Lab, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Pairs> {
 }
 
 fn block(lab: &Lab, plan: &Plan, vms: &[LabVm], has_boosts: bool) -> Result<Block> {
-    let daemon = has_boosts.then(|| boost(lab, plan, vms)).transpose()?;
+    let takes_locks = |load: &Load| load.latency.is_some_and(|(kind, _)| kind == "lock");
+    let holders: Vec<_> = LOADS.iter().zip(vms).filter(|it| takes_locks(it.0)).map(|it| it.1).collect();
+    let daemon = has_boosts.then(|| boost(lab, &plan.microslice, &plan.flags, vms, &holders)).transpose()?;
     std::thread::sleep(SETTLE);
     let (from, ran_before) = (Instant::now(), vms.iter().map(LabVm::ran_ns).collect::<Vec<_>>());
     std::thread::sleep(plan.block);
@@ -155,11 +157,22 @@ fn block(lab: &Lab, plan: &Plan, vms: &[LabVm], has_boosts: bool) -> Result<Bloc
     Ok(block)
 }
 
-/// Starts boosts, and returns once the daemon knows every guest's code.
-fn boost(lab: &Lab, plan: &Plan, vms: &[LabVm]) -> Result<Running> {
-    let mut command = Command::new(&plan.microslice);
-    command.args(["run", "--beside", "--json", "--no-guest-memory"]).args(&plan.flags);
-    for vm in vms {
+/// Starts boosts with these flags, and returns once the daemon knows every guest's code. Where the flags
+/// tell holders by guests' counts, those of the `holders` are believed by then.
+///
+/// # Errors
+/// It ends, or doesn't learn all this.
+pub fn boost<'v>(
+    lab: &Lab,
+    microslice: &Path,
+    flags: &[impl AsRef<str>],
+    vms: impl IntoIterator<Item = &'v LabVm>,
+    holders: &[&LabVm],
+) -> Result<Running> {
+    let vms: Vec<&LabVm> = vms.into_iter().collect();
+    let mut command = Command::new(microslice);
+    command.args(["run", "--beside", "--json"]).args(flags.iter().map(AsRef::as_ref));
+    for vm in &vms {
         command.arg("--guest").arg(format!("{}={}", vm.name(), lab.symbols().display()));
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -167,11 +180,19 @@ fn boost(lab: &Lab, plan: &Plan, vms: &[LabVm]) -> Result<Running> {
     for vm in vms {
         daemon.wait_for(&format!("{}: slide 0x0", vm.name()))?;
     }
+    if flags.iter().any(|flag| ["counter", "both"].iter().any(|by| flag.as_ref().ends_with(by))) {
+        for vm in holders {
+            daemon.wait_for(&format!("{}: preempt_count of", vm.name()))?;
+        }
+    }
     Ok(daemon)
 }
 
-/// Ends it.
-fn last_report(daemon: Running) -> Result<Value> {
+/// Ends it, and returns its last report.
+///
+/// # Errors
+/// It has failed.
+pub fn last_report(daemon: Running) -> Result<Value> {
     daemon.signal(libc::SIGINT);
     let (code, lines) = daemon.finish();
     let report = lines.iter().rev().find_map(|line| serde_json::from_str(line).ok());

@@ -15,6 +15,7 @@ use microslice_host::run::{self, Output};
 use microslice_host::settings::coordination::{Acts, Scheme};
 use microslice_host::settings::delay_preemption::Unsafe;
 use microslice_host::settings::listen::{Address, Listen};
+use microslice_host::settings::max_wait::MaxWait;
 use microslice_host::settings::rules::{Rules, critical_by_named};
 use microslice_host::settings::{PoolChoice, SchedulerChoice, Settings};
 use microslice_policy::{CriticalBy, QueueDomain};
@@ -103,6 +104,9 @@ pub struct Run {
     /// With --beside: how much of the host a VM may have that way [default: 1]
     #[arg(long, value_name = "PERCENT", requires = "beside")]
     boost_percent: Option<u32>,
+    /// With --beside: how long a vCPU may wait for a CPU, such as 10ms; whoever is due has a micro slice
+    #[arg(long, value_name = "TIME", requires = "beside")]
+    max_wait: Option<MaxWait>,
     /// With --beside: trace no function of the kernel, as where that can't be had
     #[arg(long, requires = "beside")]
     tracepoints: bool,
@@ -393,6 +397,11 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         settings.normal_cpus = list.clone();
         settings.places.remove("normal-cpus");
         settings.flags_given.insert("normal-cpus".to_owned());
+    }
+    if args.max_wait.is_some() {
+        settings.max_wait = args.max_wait;
+        settings.places.remove("max-wait");
+        settings.flags_given.insert("max-wait".to_owned());
     }
     if args.dry_run {
         settings.flags_given.insert("dry-run".to_owned());

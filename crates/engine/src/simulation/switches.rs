@@ -135,7 +135,11 @@ impl Simulation<'_> {
         self.measured.refilled(host.vm, refill_ns - self.guest[vcpu].refill_ns.min(refill_ns));
         let waited_ns = now_ns - host.since_ns.max(self.measured.since_ns()).min(now_ns);
         host.turns.wait_ns += waited_ns;
-        self.measured.got_pcpu_after(waited_ns);
+        self.measured.got_pcpu_after(host.vm, now_ns, waited_ns);
+        let bound_ns = self.machine.vms[host.vm].max_wait_ns;
+        if bound_ns > 0 && waited_ns > bound_ns {
+            self.measured.waited_beyond_bound(host.vm);
+        }
         host.since_ns = now_ns;
         host.pcpu = pcpu;
         let was_woken = !host.preempted && !host.yielded && !self.cpu_limits.comes_back(vcpu);

@@ -12,6 +12,7 @@
 //! this tree, of 370 lines where `reader` has 180. Ranges and words of values take types of their own,
 //! another 440. What keys mean together is checked by hand either way.
 
+mod bounds;
 mod built_in;
 mod delay;
 mod error;
@@ -312,12 +313,15 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {
         return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
     }
+    let mut bound_places = vec![bounds::place(policy)];
     for node in table.list("vm", VMS_MAX)? {
         vm::read(node, host.pcpus, &mut vms)?;
+        bound_places.resize(vms.len() + 1, bounds::place(node));
     }
     if vms.is_empty() {
         return Err(table.missing("vm", "at least one [[vm]]"));
     }
+    bounds::check(&scheduler, &host, &vms, &bound_places)?;
     for node in table.list("task", VMS_MAX)? {
         task::read(node, host.pcpus, &mut vms)?;
     }

@@ -1,11 +1,11 @@
 //! `policies/*.toml`: what decides on the host, and with which parameters.
 
-use super::delay;
 use super::error::{Place, ScenarioError, clipped, listed, quoted};
 use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
+use super::{bounds, delay};
 use microslice_model::config::{
     BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, HolderRules, Mechanics,
     MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
@@ -136,6 +136,7 @@ const SCHEDULERS: [Row; 8] = [
             "try_help",
             "critical_by",
             "heirs",
+            "max_wait",
         ],
         read_micro_sliced,
     ),
@@ -150,6 +151,7 @@ const SCHEDULERS: [Row; 8] = [
             "base_slice",
             "tick",
             "directed_yield",
+            "groups",
             "micro_slice",
             "rules",
             "grace",
@@ -157,6 +159,7 @@ const SCHEDULERS: [Row; 8] = [
             "boost_percent",
             "critical_by",
             "heirs",
+            "max_wait",
         ],
         read_beside,
     ),
@@ -240,6 +243,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         lends: of_fair_share(table, "lend")?,
         home_slices: of_fair_share(table, "home_slices")?,
         tries_help: of_fair_share(table, "try_help")?,
+        max_wait_ns: bounds::read(table)?.unwrap_or(0),
         holders: read_holders(table)?,
     }))
 }
@@ -334,12 +338,13 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
     })?;
     let boost_percent = boost_percent.unwrap_or(1);
     Ok(SchedulerKind::Beside(BesideConfig {
-        eevdf: read_eevdf(table)?,
+        eevdf: EevdfConfig { groups: table.boolean("groups")?.unwrap_or(false), ..read_eevdf(table)? },
         micro_slice_ns: required_time(table, "micro_slice")?,
         grace: table.integer("grace", 0..=100)?.map_or(rules.grace_max, |grace| grace as u32),
         call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
         boost_percent,
         host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
+        max_wait_ns: bounds::read(table)?.unwrap_or(0),
         holders: read_holders(table)?,
     }))
 }

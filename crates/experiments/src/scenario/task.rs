@@ -42,6 +42,7 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         are_tasks: true,
         weight: vm::read_weight(&table)?,
         cpu_max: vm::read_cpu_max(&table)?,
+        max_wait_ns: Some(0),
         affinity: vm::read_affinity(&table, pcpus)?,
         pins: Vec::new(),
         kernel,

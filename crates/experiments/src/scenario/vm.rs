@@ -5,7 +5,7 @@ use super::kernel::HANDLER_NS;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
-use super::{kernel, policy, units};
+use super::{bounds, kernel, policy, units};
 use microslice_model::config::{CpuMax, NicConfig, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -38,12 +38,13 @@ const CPU_QUOTA_US: RangeInclusive<u64> = 1_000..=4_096_000_000;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
-pub const KEYS: [&str; 14] = [
+pub const KEYS: [&str; 15] = [
     "name",
     "copies",
     "vcpus",
     "weight",
     "cpu_max",
+    "max_wait",
     "affinity",
     "pinned",
     "vcpupin",
@@ -94,6 +95,7 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         weight: read_weight(&table)?,
         affinity: read_affinity(&table, pcpus)?,
         cpu_max: read_cpu_max(&table)?,
+        max_wait_ns: bounds::read(&table)?,
         pins: read_pins(&table, vcpus, pcpus)?,
         kernel,
         workloads,

@@ -17,7 +17,7 @@ fn beside(config: &mut SimulationConfig) -> &mut BesideConfig {
 
 #[test]
 fn boosts_are_returns_and_shorten_shootdowns() {
-    let eevdf = run(&scenario("dedup-swaptions", "eevdf-flat", 500 * MS));
+    let eevdf = run(&scenario("dedup-swaptions", "eevdf", 500 * MS));
     for policy in ["beside", "beside:paper"] {
         let report = run(&scenario("dedup-swaptions", policy, 500 * MS));
         let pool = &report.pool;
@@ -30,7 +30,7 @@ fn boosts_are_returns_and_shorten_shootdowns() {
 
 #[test]
 fn without_overcommit_nobody_is_boosted_and_nothing_changes() {
-    let eevdf = run(&scenario("dedup-solo", "eevdf-flat", 200 * MS));
+    let eevdf = run(&scenario("dedup-solo", "eevdf", 200 * MS));
     let report = run(&scenario("dedup-solo", "beside", 200 * MS));
     assert_eq!(report.pool.acceleration_count(), 0);
     assert_eq!(report.vms, eevdf.vms);

@@ -14,6 +14,7 @@ mod guests_of_today;
 mod holders;
 mod kvm;
 mod locks;
+mod max_wait;
 mod own_scenarios;
 mod patience;
 mod pins;

@@ -37,6 +37,8 @@ pub struct Told {
     pub tid: u32,
     /// When the thread was started, in nanoseconds of the boot clock.
     pub start_ns: u64,
+    /// Its VM's bound asks, not a hint: a pinned one has its turn, too.
+    pub for_bound: bool,
     /// `None`: the helper boosts from where it is.
     pub places: Option<Places>,
 }
@@ -74,6 +76,12 @@ pub trait Requests: Send + 'static {
 
     /// Where the vCPU in `slot` is, if thread `tid` still runs it.
     fn state(&self, slot: u32, tid: u32) -> Option<VcpuState>;
+
+    /// Asks for whoever has waited for too long. Returns in how long to look again; `None`: nobody's wait is
+    /// bounded.
+    fn look_at_waits(&mut self) -> Option<Duration> {
+        None
+    }
 
     /// Hears that the boost ends now.
     fn note_taken_back(&self, slot: u32);
@@ -233,9 +241,13 @@ struct Work<R> {
 
 impl<R: Requests> Work<R> {
     fn serve(&mut self, stop: &AtomicBool) {
+        let mut look_at = Some(Instant::now());
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
-            let next = self.boosts.iter().map(|boost| boost.until).min();
+            if look_at.is_some_and(|at| at <= now) {
+                look_at = self.events.look_at_waits().map(|patience| now + patience);
+            }
+            let next = self.boosts.iter().map(|boost| boost.until).chain(look_at).min();
             let patience = next.map_or(LOOK, |until| until.saturating_duration_since(now)).min(LOOK);
             self.events.wait(patience);
             while let Some(told) = self.events.next() {
@@ -273,7 +285,7 @@ impl<R: Requests> Work<R> {
         }
         let former = match threads::look_at(told.tid) {
             // The operator may have pinned it since it last ran, which the BPF side didn't see.
-            Ok(Now::Ordinary(former)) if !threads::is_pinned(told.tid) => former,
+            Ok(Now::Ordinary(former)) if told.for_bound || !threads::is_pinned(told.tid) => former,
             Ok(_) => return count(&self.counts.not_ours),
             Err(_) => return count(&self.counts.late),
         };

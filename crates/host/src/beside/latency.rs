@@ -240,7 +240,7 @@ impl Requests for Doorbell {
         }
         scene.heard_at.store(monotonic_ns(), Ordering::Relaxed);
         let (tid, start_ns) = (scene.tid.load(Ordering::Relaxed), scene.start_ns.load(Ordering::Relaxed));
-        Some(Told { kind: BoostEventKind::Asked, slot: 0, tid, start_ns, places: None })
+        Some(Told { kind: BoostEventKind::Asked, slot: 0, tid, start_ns, for_bound: false, places: None })
     }
 
     fn state(&self, _: u32, _: u32) -> Option<VcpuState> {

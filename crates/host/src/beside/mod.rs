@@ -12,6 +12,7 @@ mod programs;
 pub mod report;
 mod served;
 mod threads;
+mod waits;
 mod watcher;
 
 pub(crate) use helper::check_real_time;

@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::beside::helper::{Places, Requests, Told, wait_for};
+use crate::beside::waits::Waits;
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::bpf::events::{Event, parse_event};
 use crate::bpf::hooks::{Hooks, choose_programs};
@@ -17,6 +18,7 @@ use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, V
 use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
+use crate::settings::max_wait::MaxWait;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
@@ -25,6 +27,7 @@ use microslice_policy::{
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -49,6 +52,8 @@ pub struct Programs {
     vcpus: MappedArray,
     vm_stats_of: MappedArray,
     hooks: Hooks,
+    /// How long vCPUs may wait; 0: for ever.
+    max_wait_ns: u64,
     skeleton: BesideSkel<'static>,
 }
 
@@ -93,7 +98,8 @@ impl Programs {
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, skeleton })
+        let max_wait_ns = config.max_wait_ns;
+        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, max_wait_ns, skeleton })
     }
 
     /// Returns by what they see.
@@ -107,7 +113,10 @@ impl Programs {
         let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
         let ring = MapHandle::try_from(&maps.boost_events).map_err(failed)?;
         let vcpus = MappedArray::of(&maps.vcpus)?;
-        BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?)
+        let look = self.skeleton.progs.look_at_wait.as_fd().try_clone_to_owned();
+        let look = look.map_err(|cause| HostError::broken(format!("a program's descriptor: {cause}")))?;
+        let bound_ns = self.max_wait_ns;
+        BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, Waits::new(bound_ns, look))
     }
 
     /// Reads what has arrived in the rings, but for boosts. What was decided is recorded.
@@ -219,6 +228,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
             pcpu_count,
             reserved: 0,
         },
+        max_wait_ns: settings.max_wait.map_or(0, MaxWait::nanoseconds),
         ..RunConfig::new_zeroed()
     }
 }
@@ -230,10 +240,16 @@ pub struct BoostEvents {
     vcpus: MappedArray,
     /// The BPF map of that name, one time per vCPU.
     taken_back_at: MappedArray,
+    waits: Waits,
 }
 
 impl BoostEvents {
-    fn new(ring: &MapHandle, vcpus: MappedArray, taken_back_at: MappedArray) -> Result<Self, HostError> {
+    fn new(
+        ring: &MapHandle,
+        vcpus: MappedArray,
+        taken_back_at: MappedArray,
+        waits: Waits,
+    ) -> Result<Self, HostError> {
         let failed = |error| HostError::broken(format!("the ring of boosts: {error}"));
         let heard = Arc::new(Mutex::new(VecDeque::new()));
         let hears = Arc::clone(&heard);
@@ -246,7 +262,7 @@ impl BoostEvents {
         };
         builder.add(ring, hear).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(Self { ring, heard, vcpus, taken_back_at })
+        Ok(Self { ring, heard, vcpus, taken_back_at, waits })
     }
 }
 
@@ -267,6 +283,10 @@ impl Requests for BoostEvents {
         (vcpu.in_use != 0 && vcpu.pid == tid).then(|| vcpu.state.get()).flatten()
     }
 
+    fn look_at_waits(&mut self) -> Option<Duration> {
+        self.waits.look(&self.vcpus)
+    }
+
     fn note_taken_back(&self, slot: u32) {
         self.taken_back_at.set(slot, crate::machine::clock::monotonic_ns());
     }
@@ -274,9 +294,9 @@ impl Requests for BoostEvents {
 
 fn parse_told(bytes: &[u8]) -> Option<Told> {
     let (event, _) = BoostEvent::read_from_prefix(bytes).ok()?;
-    let BoostEvent { slot, tid, start_ns, asked_on, waits_on, .. } = event;
+    let BoostEvent { slot, tid, start_ns, asked_on, waits_on, for_bound, .. } = event;
     let places = Some(Places { asked_on, waits_on });
-    Some(Told { kind: event.kind.get()?, slot, tid, start_ns, places })
+    Some(Told { kind: event.kind.get()?, slot, tid, start_ns, for_bound: for_bound != 0, places })
 }
 
 #[cfg(test)]
@@ -292,7 +312,8 @@ mod tests {
             bytes[at] = value;
         }
         let places = Some(Places { asked_on: 2, waits_on: 3 });
-        let told = Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5, places };
+        let told =
+            Told { kind: BoostEventKind::Served, slot: 7, tid: 9, start_ns: 5, for_bound: false, places };
         assert_eq!(parse_told(&bytes), Some(told));
         bytes[0] = 2;
         assert_eq!((parse_told(&bytes), parse_told(&bytes[..39])), (None, None));

@@ -188,6 +188,12 @@ impl Report {
             us(99.0),
             helped.helper_ns as f64 / 1e6,
         ));
+        if boosts.late_waits > 0 {
+            text.push_str(&format!(
+                "late            {} waits were longer than max-wait allows\n",
+                boosts.late_waits
+            ));
+        }
         text.extend(Stops::of(&stats).line());
         text.push_str(&self.recursion_misses.line());
         text
@@ -284,6 +290,7 @@ fn counters_json(stats: &VmStats, boosts: &BoostStats) -> Value {
         },
         "still_accelerated": total.saturating_sub(add_up(&boosts.ends)),
         "boosted_ns": boosts.ran_ns,
+        "late_waits": boosts.late_waits,
         "boost_wait_us": Histogram::from_log2(&boosts.wait_us, 0),
         "micro_slice_us": Histogram::from_log2(&boosts.slice_us, boosts.ran_ns / 1000),
         "preemptions": {

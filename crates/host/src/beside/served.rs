@@ -16,6 +16,7 @@ impl Reading for Report {
         for (vm, label) in self.vms.iter().zip(&labels) {
             put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
             put_hints(&mut snapshot, label, &vm.stats);
+            snapshot.counter(&figures::LATE_WAITS, &[label], vm.boosts.late_waits);
         }
         put_boosts(&mut snapshot, &self.total().1);
         snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], self.recursion_misses.total());

@@ -13,6 +13,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// When a guest is looked at first, and then less and less often.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 const LOOKS_APART_MAX: Duration = Duration::from_secs(60);
+const TOO_FEW_LOOKS: &str = "preempt_count isn't believed yet (too few stops in user mode, or too few idle and for locks): \
+     symbols tell who holds locks until then";
 
 /// A kernel where it runs: words are of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Counting {
     apart: Duration,
     /// What the kernel side was told of each vCPU, by slot.
     told: BTreeMap<u32, CountPlace>,
+    /// What the kernel side believes of these words.
+    belief: Belief,
     said: Option<String>,
 }
 
@@ -47,6 +51,7 @@ impl Default for Counting {
             next: None,
             apart: FIRST_LOOK,
             told: BTreeMap::new(),
+            belief: Belief::Open,
             said: None,
         }
     }
@@ -87,11 +92,14 @@ impl Counting {
         self.next = Some(now + self.apart);
         match found {
             Ok(words) => {
-                if self.words.as_ref() != Some(&words) {
+                let is_new = self.words.replace(Arc::clone(&words)).as_ref() != Some(&words);
+                if is_new {
                     self.epoch += 1;
+                    self.belief = Belief::Open;
                 }
-                self.words = Some(words);
-                None
+                // Most have proven themselves by the second look.
+                let is_late = !is_new && self.belief == Belief::Open;
+                is_late.then(|| self.new_line(TOO_FEW_LOOKS.to_owned())).flatten()
             }
             Err(cause) => {
                 self.words = None;
@@ -126,6 +134,7 @@ impl Counting {
     /// that is new.
     pub fn hear_belief(&mut self, epoch: u32, belief: Belief) -> Option<String> {
         let words = self.words.as_ref().filter(|_| epoch == self.epoch)?;
+        self.belief = belief;
         match belief {
             Belief::Open => None,
             Belief::Believed => {
@@ -216,6 +225,19 @@ mod tests {
         let line = "preempt_count unknown (no CPU's area says that it is one): symbols tell who holds locks";
         assert_eq!(lines, [line]);
         assert_eq!(counting.apart, LOOKS_APART_MAX);
+    }
+
+    #[test]
+    fn belief_that_takes_long_is_said_once_per_search() {
+        let (mut counting, now) = counting(&[(0, 0x1000)]);
+        let same = || Ok(words(&[(0, 0x1000)]));
+        assert_eq!(counting.hear(KERNEL, same(), now).as_deref(), Some(TOO_FEW_LOOKS));
+        assert_eq!(counting.hear(KERNEL, same(), now), None, "it was said");
+        assert!(counting.hear_belief(1, Belief::Believed).is_some());
+        assert_eq!(counting.hear(KERNEL, same(), now), None, "it is believed");
+        let moved = || Ok(words(&[(0, 0x2000)]));
+        assert_eq!(counting.hear(KERNEL, moved(), now), None, "they were just found");
+        assert_eq!(counting.hear(KERNEL, moved(), now).as_deref(), Some(TOO_FEW_LOOKS));
     }
 
     #[test]

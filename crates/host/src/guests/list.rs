@@ -136,7 +136,8 @@ impl<'s> Guests<'s> {
             self.hear_of_kernel(answer, programs, output)?;
         }
         self.vms.values_mut().for_each(|vm| say_slide(vm, output.say));
-        if self.purpose == Purpose::Observe || self.settings.reads_counts() {
+        let counts = self.purpose == Purpose::Observe || self.settings.reads_counts();
+        if counts && self.settings.guest_memory {
             counts::look(&mut self.vms, &self.kernels, programs, output.say)?;
         }
         Ok(())

@@ -32,6 +32,7 @@ struct Values {
     normal_cpus: Option<String>,
     micro_slice_us: Option<u64>,
     boost_percent: Option<u32>,
+    max_wait: Option<String>,
     slice_us: Option<u64>,
     queue_domain: Option<String>,
     rules: Option<String>,
@@ -154,6 +155,10 @@ impl Values {
         if let Some(list) = self.normal_cpus {
             settings.normal_cpus =
                 list.parse().map_err(|cause| format!("{}: {cause}", settings.called("normal-cpus")))?;
+        }
+        if let Some(bound) = self.max_wait {
+            let bound = bound.parse().map_err(|cause| format!("{}: {cause}", settings.called("max-wait")));
+            settings.max_wait = Some(bound?);
         }
         if let Some(place) = self.delay_unsafe {
             settings.delay_unsafe =
@@ -431,6 +436,7 @@ mod tests {
             // Examples: these have no default, or one that depends on the host.
             micro_cpus_limit: Some(3),
             normal_cpus: settings.normal_cpus.clone(),
+            max_wait: settings.max_wait,
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

@@ -4,6 +4,7 @@ mod config_file;
 pub mod coordination;
 pub mod delay_preemption;
 pub mod listen;
+pub mod max_wait;
 pub mod rules;
 pub mod trace;
 pub mod vm_policy;
@@ -16,6 +17,7 @@ use crate::machine::topology::Topology;
 use crate::settings::coordination::{Acts, Scheme, Schemes};
 use crate::settings::delay_preemption::Unsafe;
 use crate::settings::listen::Listen;
+use crate::settings::max_wait::MaxWait;
 use crate::settings::rules::Rules;
 use crate::settings::trace::TraceSettings;
 use crate::settings::vm_policy::VmPolicy;
@@ -108,6 +110,8 @@ pub struct Settings {
     pub micro_slice_us: u64,
     /// Per cent of the host that a VM may use by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
+    /// How long vCPUs may wait for a pCPU beside the kernel's own scheduler; `None`: for ever.
+    pub max_wait: Option<MaxWait>,
     pub slice_us: u64,
     /// Which pCPUs share a queue.
     pub queue_domain: QueueDomain,
@@ -171,6 +175,7 @@ impl Default for Settings {
             normal_cpus: CpuList::default(),
             micro_slice_us: 100,
             boost_percent: 1,
+            max_wait: None,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             queue_domain: QueueDomain::Host,
             rules: Rules::Project,
@@ -246,6 +251,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "normal-cpus" => "must be a list of CPUs such as 0-3,8".to_owned(),
+        "max-wait" => "must be a time such as 10ms".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
         "weight" => format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end()),

@@ -87,6 +87,11 @@ impl Settings {
                 format!("{by} {} with {rules} paper: the paper knows symbols alone", self.critical_by);
             return Err(HostError::refused(cause));
         }
+        if self.reads_counts() && !self.guest_memory {
+            let (by, without) = (self.called("critical-by"), self.called("no-guest-memory"));
+            let cause = format!("{by} {} with {without}: counts are in the guest's memory", self.critical_by);
+            return Err(HostError::refused(cause));
+        }
         Ok(())
     }
 }
@@ -144,7 +149,9 @@ mod tests {
         assert_eq!(critical_by_named("count").unwrap_err(), "\"count\": must be symbols, counter or both");
         let counter = Settings { critical_by: CriticalBy::Counter, ..Settings::default() };
         assert!(counter.check().is_ok() && counter.reads_counts());
-        let said = Settings { rules: Rules::Paper, ..counter }.check().unwrap_err().to_string();
+        let said = Settings { rules: Rules::Paper, ..counter.clone() }.check().unwrap_err().to_string();
         assert_eq!(said, "--critical-by counter with --rules paper: the paper knows symbols alone");
+        let said = Settings { guest_memory: false, ..counter }.check().unwrap_err().to_string();
+        assert_eq!(said, "--critical-by counter with --no-guest-memory: counts are in the guest's memory");
     }
 }

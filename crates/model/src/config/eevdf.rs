@@ -37,6 +37,9 @@ pub struct BesideConfig {
     pub boost_percent: u32,
     /// Of the host, that all VMs may have together.
     pub host_percent: u32,
+    /// How long vCPUs may wait for a pCPU, of VMs that say nothing else; 0: for ever.
+    #[serde(skip_serializing_if = "is_none")]
+    pub max_wait_ns: u64,
     #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
     pub holders: HolderRules,
 }
@@ -50,6 +53,10 @@ pub struct BoostCosts {
     pub give_back_ns: u64,
     /// The helper's own processor time, of a boost from request to return. It handles one after the other.
     pub helper_ns: u64,
+}
+
+pub(super) fn is_none(bound_ns: &u64) -> bool {
+    *bound_ns == 0
 }
 
 impl BoostCosts {

@@ -22,6 +22,9 @@ pub struct MicroSlicedConfig {
     pub home_slices: bool,
     /// VMs that do better without help have none.
     pub tries_help: bool,
+    /// As [`super::BesideConfig::max_wait_ns`].
+    #[serde(skip_serializing_if = "super::eevdf::is_none")]
+    pub max_wait_ns: u64,
     #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
     pub holders: HolderRules,
 }

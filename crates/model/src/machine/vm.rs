@@ -13,6 +13,9 @@ pub struct HostVm {
     pub(super) only_pcpu: Option<PcpuId>,
     /// The one pCPU of each vCPU; empty: they aren't pinned.
     pub pins: Vec<PcpuId>,
+    /// How long its vCPUs may wait: what it asks for itself, and what its scheduler looks to; 0: for ever.
+    pub own_max_wait_ns: Option<u64>,
+    pub max_wait_ns: u64,
     /// What coordinated scheduling does for it.
     pub knobs: crate::config::VmKnobs,
     pub waiting: Waiting,
@@ -37,6 +40,8 @@ impl HostVm {
             vcpus,
             weight,
             affinity: affinity.into(),
+            own_max_wait_ns: None,
+            max_wait_ns: 0,
             knobs: crate::config::VmKnobs::default(),
             waiting: Waiting::nobody(),
             promised: Promised::NOTHING,

@@ -8,10 +8,11 @@
 //!            and yields to none (`yield_to_task_fair` is the fair class's). KVM's directed yields go ahead.
 //! Limits.    No patience, no lending: waiters are EEVDF's business. Woken vCPUs aren't asked about.
 
-use super::eevdf::Eevdf;
+use super::eevdf::FairClass;
 use super::mechanisms::answers::Answers;
 use super::mechanisms::boost::{Boosts, Refused};
 use super::mechanisms::holders::Holders;
+use super::mechanisms::max_wait::MaxWait;
 use super::mechanisms::{interrupt_of, siblings_round_from};
 use super::{ChoiceCosts, Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::{BesideConfig, BoostCosts};
@@ -24,24 +25,25 @@ use microslice_policy::{
     MicroSliceObservation, MicroSliceOutcome, PassScope, SiblingDecision, YieldCause,
 };
 
-pub struct Beside {
-    eevdf: Eevdf,
+pub struct Beside<Fair> {
+    fair: Fair,
     rules: AccelerateConfig,
     answers: Answers,
     boosts: Boosts,
     holders: Holders,
+    max_wait: MaxWait,
 }
 
 /// Help is always there.
 const HELPERS: usize = 1;
 
-impl Beside {
-    pub fn new(config: &BesideConfig, costs: &BoostCosts, machine: &mut Machine) -> Self {
+impl<Fair: FairClass> Beside<Fair> {
+    pub fn new(fair: Fair, config: &BesideConfig, costs: &BoostCosts, machine: &mut Machine) -> Self {
         machine.choices_cost = true;
         let mut answers = Answers::new(true);
         answers.set_pool_size(HELPERS);
         Self {
-            eevdf: Eevdf::new(config.eevdf.clone(), machine),
+            fair,
             rules: AccelerateConfig {
                 grace_max: config.grace,
                 call_function_ipi: u32::from(config.call_function_ipi),
@@ -50,19 +52,27 @@ impl Beside {
             answers,
             boosts: Boosts::new(config, costs, machine),
             holders: Holders::new(&config.holders, machine),
+            max_wait: MaxWait::new(config.max_wait_ns, machine),
         }
     }
 
     /// A vCPU that waits is needed. Whether help is on its way.
     fn ask(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> bool {
         match self.boosts.ask(machine, vcpu, cause) {
-            Ok(()) => return true,
+            Ok(()) => {
+                machine.request_timer(self.next_timer_ns());
+                return true;
+            }
             Err(Refused::OverBudget) => {
                 machine.pool.count_failed_pulls(cause, FailedPull::OverBudget, 1);
             }
             Err(Refused::Pinned) => machine.pool.count_failed_pulls(cause, FailedPull::Pinned, 1),
         }
         false
+    }
+
+    fn next_timer_ns(&self) -> u64 {
+        self.boosts.next_due_ns().min(self.max_wait.due_ns())
     }
 
     /// A vCPU waits: its siblings that could end that are asked for.
@@ -98,7 +108,7 @@ impl Beside {
 
     /// The helper's call has made a vCPU's thread real-time.
     fn give(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        let home = self.eevdf.queue_of(vcpu);
+        let home = self.fair.queue_of(machine, vcpu);
         match self.boosts.give(machine, vcpu, home) {
             Some(pcpu) => machine.request_schedule(pcpu),
             None => {
@@ -116,12 +126,12 @@ impl Beside {
         vcpu: VcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        let Some(away) = self.eevdf.leaves(machine, vcpu) else {
+        if !self.fair.leaves(machine, vcpu) {
             self.misses(machine, vcpu);
-            return self.eevdf.schedule(machine, pcpu, stopped);
-        };
-        self.eevdf.gives_way(machine, pcpu, stopped);
-        let slice_end_ns = self.boosts.begin(machine.now_ns, vcpu, pcpu, away);
+            return self.fair.schedule(machine, pcpu, stopped);
+        }
+        self.fair.gives_way(machine, pcpu, stopped);
+        let slice_end_ns = self.boosts.begin(machine.now_ns, vcpu, pcpu);
         let class = machine.vcpus[vcpu].class;
         let cause = self.boosts.cause_of(vcpu);
         machine.set_requested(vcpu, true);
@@ -136,7 +146,7 @@ impl Beside {
         let blocked = machine.vcpus[vcpu].state == VcpuState::Blocked;
         let decision = self.look(machine, vcpu, blocked);
         let vm = machine.vcpus[vcpu].vm;
-        let (away, ran_ns) = self.boosts.end(machine.now_ns, vcpu, vm)?;
+        let ran_ns = self.boosts.end(machine.now_ns, vcpu, vm)?;
         let outcome = decision.outcome.get();
         if matches!(outcome, Some(MicroSliceOutcome::StillCritical | MicroSliceOutcome::Unhandled)) {
             machine.pool.slice_ended_unfinished += 1;
@@ -145,10 +155,12 @@ impl Beside {
         machine.set_requested(vcpu, false);
         machine.count_return(vcpu);
         machine.emit(TraceEvent::ReturnedToNormalPool { vcpu, pcpu });
-        let pick = self.eevdf.comes_back(machine, pcpu, vcpu, away);
+        let pick = self.fair.comes_back(machine, pcpu, vcpu);
         // A vCPU that goes on anyway isn't asked for again.
         let is_stopped = pick.is_none_or(|pick| pick.vcpu != vcpu);
-        let asks_again = decision.retry != 0 && !blocked && is_stopped;
+        // No bound asks for more than a micro slice.
+        let is_for_bound = self.boosts.cause_of(vcpu) == Cause::MaxWait;
+        let asks_again = decision.retry != 0 && !blocked && is_stopped && !is_for_bound;
         let retries = if asks_again { self.boosts.retries(vcpu) + 1 } else { 0 };
         self.boosts.set_retries(vcpu, retries);
         if asks_again {
@@ -180,9 +192,9 @@ impl Beside {
     }
 }
 
-impl Scheduler for Beside {
+impl<Fair: FairClass> Scheduler for Beside<Fair> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
-        self.eevdf.wake(machine, vcpu);
+        self.fair.wake(machine, vcpu);
     }
 
     fn schedule(
@@ -192,7 +204,7 @@ impl Scheduler for Beside {
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
         let Some(boosted) = self.boosts.on(pcpu) else {
-            let pick = self.eevdf.schedule(machine, pcpu, stopped)?;
+            let pick = self.fair.schedule(machine, pcpu, stopped)?;
             self.misses(machine, pick.vcpu);
             return Some(pick);
         };
@@ -225,7 +237,7 @@ impl Scheduler for Beside {
             self.try_heir(machine, machine.vcpus[vcpu].vm);
         }
         if !self.boosts.runs(vcpu) {
-            return self.eevdf.yields(machine, vcpu, pcpu, cause);
+            return self.fair.yields(machine, vcpu, pcpu, cause);
         }
         let looked = self.look(machine, vcpu, false);
         if cause == YieldCause::Ple
@@ -263,12 +275,12 @@ impl Scheduler for Beside {
     }
 
     fn tick_ns(&self) -> u64 {
-        self.eevdf.tick_ns()
+        self.fair.tick_ns()
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
         if self.boosts.on(pcpu).is_none() {
-            self.eevdf.tick(machine, pcpu);
+            self.fair.tick(machine, pcpu);
         }
     }
 
@@ -276,7 +288,10 @@ impl Scheduler for Beside {
         while let Some(vcpu) = self.boosts.take_due(machine.now_ns) {
             self.give(machine, vcpu);
         }
-        self.boosts.next_due_ns()
+        for vcpu in self.max_wait.look(machine, |vcpu| self.boosts.policy_state(machine, vcpu)) {
+            self.ask(machine, vcpu, Cause::MaxWait);
+        }
+        self.next_timer_ns()
     }
 
     fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {
@@ -284,7 +299,11 @@ impl Scheduler for Beside {
     }
 }
 
-impl TurnEnds for Beside {
+impl<Fair: FairClass> TurnEnds for Beside<Fair> {
+    fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
+        self.fair.turn_due_ns(pcpu)
+    }
+
     fn is_wanted(&self, pcpu: PcpuId) -> bool {
         self.boosts.on(pcpu).is_some()
     }

@@ -23,7 +23,8 @@ mod queue;
 
 use self::balance::{Balance, Balances};
 pub use self::groups::GroupedEevdf;
-pub use self::other_class::Away;
+use self::other_class::Away;
+pub use self::other_class::FairClass;
 use self::queue::{NO_BUDDY, Queue, Task, Vm};
 use super::{Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::bits::Bits;
@@ -40,6 +41,8 @@ pub struct Eevdf {
     config: EevdfConfig,
     /// Tasks of blocked vCPUs, by number; all others are in a queue.
     blocked: IdVec<VcpuId, Task>,
+    /// Of those that another class schedules.
+    away: IdVec<VcpuId, Option<Away>>,
     queues: IdVec<PcpuId, Queue>,
     vms: IdVec<VmId, Vm>,
     /// Each vCPU's: closer together than in `Machine`, and most exits need nothing else of a vCPU.
@@ -66,6 +69,7 @@ impl Eevdf {
         Self {
             config,
             blocked: machine.vcpus.enumerate().map(task).collect(),
+            away: IdVec::of(None, machine.vcpus.len()),
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
             choice: None,
             balance: machine.pcpus.ids().map(|pcpu| Balance::starts(machine, pcpu)).collect(),

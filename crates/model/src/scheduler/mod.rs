@@ -175,6 +175,13 @@ fn build_kind(
             Box::new(eevdf::GroupedEevdf::new(config.clone(), machine))
         }
         SchedulerKind::Eevdf(config) => Box::new(eevdf::Eevdf::new(config.clone(), machine)),
-        SchedulerKind::Beside(config) => Box::new(beside::Beside::new(config, boosts, machine)),
+        SchedulerKind::Beside(config) if config.eevdf.groups => {
+            let fair = eevdf::GroupedEevdf::new(config.eevdf.clone(), machine);
+            Box::new(beside::Beside::new(fair, config, boosts, machine))
+        }
+        SchedulerKind::Beside(config) => {
+            let fair = eevdf::Eevdf::new(config.eevdf.clone(), machine);
+            Box::new(beside::Beside::new(fair, config, boosts, machine))
+        }
     }
 }

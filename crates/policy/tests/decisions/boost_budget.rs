@@ -138,7 +138,7 @@ proptest! {
     ) {
         let config = BoostConfig { burst_ns, vm_percent, host_percent, pcpu_count, reserved: 0 };
         let seen = BoostObservation {
-            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, reserved: 0,
+            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, for_bound: 0,
         };
         let decision = decide_on_boost(&config, &seen);
         if decision == BoostDecision::Granted {

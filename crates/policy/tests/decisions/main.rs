@@ -10,6 +10,7 @@ mod fair_share;
 mod heirs;
 mod held;
 mod interrupts;
+mod max_wait;
 mod pool_size;
 mod queue_domain;
 mod replay;

@@ -35,6 +35,7 @@ mod other_hosts {
     mod beside;
     mod beside_neighbours;
     mod beside_vms;
+    mod guest_kernels;
     mod host_kernels;
     mod intel;
     mod kvm_types;

@@ -32,7 +32,7 @@ fn median(blocks: &[Block], of: impl Fn(&Block) -> f64) -> f64 {
 
 #[test]
 fn called_vcpus_wait_less_beside_a_crowd() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let vm = lab.start(&CALLS).expect("a VM");
     let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ fn called_vcpus_wait_less_beside_a_crowd() {
 
 #[test]
 fn a_guest_that_asks_all_the_time_has_its_budget() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
     let began = Instant::now();
@@ -77,7 +77,7 @@ fn a_guest_that_asks_all_the_time_has_its_budget() {
 
 #[test]
 fn a_hostile_guest_takes_no_share_of_others() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let hostile = lab.start(&["load=calls", "vcpus=2", "compute=0"]).expect("a VM");
     let share = || {
@@ -103,7 +103,7 @@ fn a_hostile_guest_takes_no_share_of_others() {
 
 #[test]
 fn pinned_vcpus_are_not_boosted_while_others_are() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let calls = || lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
     let [pinned, free] = [calls(), calls()];
     for (pcpu, tid) in pinned.vcpu_threads().into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn pinned_vcpus_are_not_boosted_while_others_are() {
     assert!(of_vm(&report, &pinned)["failed_pulls"]["pinned"].as_u64() > Some(0), "{report}");
 }
 
-fn pin(tid: u32, pcpu: usize) {
+pub fn pin(tid: u32, pcpu: usize) {
     // SAFETY: integers only, for which zero is a value.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set lives until the calls return; the number has a place in it.

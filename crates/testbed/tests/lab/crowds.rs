@@ -16,7 +16,7 @@ fn churn(lab: &Lab) {
 
 #[test]
 fn hundreds_of_vms_come_and_go_before_the_observer() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let mut command = microslice(&lab, &[], &["observe", "--json"]);
     command.arg("--no-guest-memory");
     let observer = Running::start(command).expect("it starts");
@@ -34,7 +34,7 @@ fn hundreds_of_vms_come_and_go_before_the_observer() {
 
 #[test]
 fn boosts_go_on_while_vms_come_and_go() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
     let daemon = run_beside(&lab, &[&vm], &["--no-guest-memory"]);
     churn(&lab);

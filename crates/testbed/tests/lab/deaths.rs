@@ -33,7 +33,7 @@ fn expect_ordinary(vm: &LabVm) {
 
 #[test]
 fn boosts_are_all_taken_back_at_the_end() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let (vm, _crowd) = boosted(&lab);
     let daemon = run_beside(&lab, &[&vm], &[]);
     std::thread::sleep(Duration::from_secs(2));
@@ -46,7 +46,7 @@ fn boosts_are_all_taken_back_at_the_end() {
 
 #[test]
 fn boosts_of_a_killed_daemon_are_taken_back() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let (vm, _crowd) = boosted(&lab);
     for pause_ms in [0, 3, 11, 40, 170] {
         let daemon = run_beside(&lab, &[&vm], &[]);
@@ -60,7 +60,7 @@ fn boosts_of_a_killed_daemon_are_taken_back() {
 
 #[test]
 fn a_killed_watcher_is_replaced() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let (vm, _crowd) = boosted(&lab);
     let daemon = run_beside(&lab, &[&vm], &[]);
     kill(watcher_of(&daemon));
@@ -73,7 +73,7 @@ fn a_killed_watcher_is_replaced() {
 
 #[test]
 fn the_next_start_gives_back_what_two_deaths_left() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let (vm, _crowd) = boosted(&lab);
     for pause_ms in [1, 7, 30] {
         let daemon = run_beside(&lab, &[&vm], &[]);
@@ -89,7 +89,7 @@ fn the_next_start_gives_back_what_two_deaths_left() {
 
 #[test]
 fn vmms_that_end_during_a_boost_leave_the_daemon_well() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let calls = || lab.start(&["load=calls", "vcpus=2", "compute=1000"]).expect("a VM");
     let vms = [calls(), calls(), calls()];

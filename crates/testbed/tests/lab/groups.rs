@@ -61,7 +61,7 @@ fn cpus<const N: usize>(vms: [&LabVm; N], time: Duration) -> [f64; N] {
 
 #[test]
 fn groups_without_real_time_budget_are_boosted_by_deadline() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let Some(group) = Group::create("deadline") else { return };
     if !group.0.join("cpu.rt_runtime_us").exists() {
         return say("groups have no real-time budget of their own here: not tried");
@@ -92,7 +92,7 @@ fn groups_without_real_time_budget_are_boosted_by_deadline() {
 
 #[test]
 fn a_limit_holds_beside_boosts() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let Some(group) = Group::create("limit") else { return };
     group.set("cpu.cfs_period_us", 100_000);
     group.set("cpu.cfs_quota_us", 50_000);
@@ -113,7 +113,7 @@ fn a_limit_holds_beside_boosts() {
 
 #[test]
 fn weights_hold_beside_boosts() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let (Some(light), Some(heavy)) = (Group::create("light"), Group::create("heavy")) else { return };
     light.set("cpu.shares", 256);
     heavy.set("cpu.shares", 1024);

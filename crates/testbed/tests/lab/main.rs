@@ -6,6 +6,7 @@ mod crowds;
 mod deaths;
 mod groups;
 mod holders;
+mod max_wait;
 mod sights;
 mod trials;
 
@@ -13,19 +14,14 @@ use microslice_testbed::lab::{Lab, LabVm, Running};
 use microslice_testbed::{built_binary, say};
 use serde_json::Value;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
-
-/// They share the machine's CPUs: one at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
 
 /// The lab, for one test alone; `None`: it is skipped.
-fn lab() -> Option<(Lab, MutexGuard<'static, ()>)> {
-    let alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn lab() -> Option<Lab> {
     if let Some(why) = Lab::missing() {
         say(format_args!("the lab's tests are skipped: {why}"));
         return None;
     }
-    Some((Lab::open().expect("the lab's program"), alone))
+    Some(Lab::open().expect("the lab's program"))
 }
 
 /// `microslice` with these arguments, and the symbols of these VMs' guest.

@@ -10,7 +10,7 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn ready_time_is_the_kernels_own_run_delay() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let before = scheduled(&vm);
@@ -25,7 +25,7 @@ fn ready_time_is_the_kernels_own_run_delay() {
 
 #[test]
 fn locks_are_seen_in_listed_functions_only() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let held = ["load=ticket", "vcpus=1", "compute=2000", "hold=60000"];
     let listed = lab.start(&held).expect("a VM");
@@ -41,7 +41,7 @@ fn locks_are_seen_in_listed_functions_only() {
 
 #[test]
 fn calls_and_what_they_wait_for_are_seen() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&["load=calls", "vcpus=2", "window-ms=100"]).expect("a VM");
     let from = Instant::now();
@@ -57,7 +57,7 @@ fn calls_and_what_they_wait_for_are_seen() {
 
 #[test]
 fn sleepers_halts_are_seen_and_their_timers() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let _crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let vm = lab.start(&["load=sleep", "vcpus=2", "sleep-us=3000", "window-ms=100"]).expect("a VM");
     let from = Instant::now();
@@ -69,7 +69,7 @@ fn sleepers_halts_are_seen_and_their_timers() {
 
 #[test]
 fn what_this_hosts_kvm_does_not_show_is_named() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let report = observe(&lab, &[], &["--for", "200ms", "--tracepoints"]);
     let hooks = &report["hooks"];
     assert_eq!(hooks["traces_functions"], false);
@@ -93,7 +93,7 @@ fn without_rights_one_line_says_which_are_missing() {
 
 #[test]
 fn a_second_daemon_is_refused_in_one_line() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vm = lab.start(&["load=calls", "vcpus=2"]).expect("a VM");
     let first = run_beside(&lab, &[&vm], &[]);
     let second = microslice(&lab, &[], &["run", "--beside"]).output().expect("it runs");
@@ -105,7 +105,7 @@ fn a_second_daemon_is_refused_in_one_line() {
 
 #[test]
 fn without_kvm_the_labs_vmm_ends_with_one_line() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let output = lab.run_as_nobody().expect("it runs");
     let line = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");

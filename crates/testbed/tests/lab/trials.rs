@@ -46,7 +46,7 @@ fn row<'t>(trial: &'t Value, figure: &str) -> &'t Value {
 
 #[test]
 fn a_planted_difference_is_told_and_none_is_not() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vms = two_vms(&lab);
     // The pattern doesn't find the shell that looks for it.
     let planted = "requests=grep -zqs -- '^--besid[e]$' /proc/[0-9]*/cmdline && echo 20 || echo 10";
@@ -68,7 +68,7 @@ fn a_planted_difference_is_told_and_none_is_not() {
 
 #[test]
 fn a_trial_that_is_stopped_or_killed_leaves_nothing() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vms = two_vms(&lab);
     for (signal, code) in [(libc::SIGINT, 130), (libc::SIGKILL, -libc::SIGKILL)] {
         let running = Running::start(trial(&lab, &[])).expect("it starts");
@@ -87,7 +87,7 @@ fn a_trial_that_is_stopped_or_killed_leaves_nothing() {
 
 #[test]
 fn what_cannot_be_tried_is_refused_before_anything_changes() {
-    let Some((lab, _alone)) = lab() else { return };
+    let Some(lab) = lab() else { return };
     let vms = two_vms(&lab);
     for (arguments, part) in [
         (["--arm", "kernel", "--arm", "beside no-such-setting"], "no-such-setting"),

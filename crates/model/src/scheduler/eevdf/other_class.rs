@@ -11,11 +11,23 @@ use super::{Eevdf, Task};
 use crate::events::StopReason;
 use crate::ids::{PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
-use crate::scheduler::Pick;
+use crate::scheduler::{Pick, Scheduler};
+
+/// The kernel's own scheduler, as one that boosts threads beside it meets it.
+pub trait FairClass: Scheduler {
+    /// In whose queue it waits.
+    fn queue_of(&self, machine: &Machine, vcpu: VcpuId) -> PcpuId;
+    /// A vCPU that waits leaves this class. False: it waits nowhere.
+    fn leaves(&mut self, machine: &Machine, vcpu: VcpuId) -> bool;
+    /// Another class takes this pCPU: the vCPU that ran there waits.
+    fn gives_way(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>);
+    /// It is in this class again, on a pCPU that it ran on until now. Then that pCPU chooses.
+    fn comes_back(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Option<Pick>;
+}
 
 /// A vCPU that another class schedules, as it comes back.
 #[derive(Debug, Clone, Copy)]
-pub struct Away {
+pub(super) struct Away {
     task: Task,
     /// How far its runtime is ahead of its queue's.
     lag_ns: i64,
@@ -30,26 +42,25 @@ impl Away {
     }
 }
 
-impl Eevdf {
-    /// In whose queue it waits. Nobody's, if it doesn't.
-    pub fn queue_of(&self, vcpu: VcpuId) -> PcpuId {
+impl FairClass for Eevdf {
+    fn queue_of(&self, _machine: &Machine, vcpu: VcpuId) -> PcpuId {
         self.waits_on[vcpu]
     }
 
-    /// A vCPU that waits leaves this class. `None`: it waits nowhere.
-    pub fn leaves(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<Away> {
+    fn leaves(&mut self, machine: &Machine, vcpu: VcpuId) -> bool {
         let pcpu = self.waits_on[vcpu];
         if pcpu == PcpuId::NONE {
-            return None;
+            return false;
         }
-        let at = self.queues[pcpu].waiting().position(|task| task.vcpu == vcpu)?;
+        let Some(at) = self.queues[pcpu].waiting().position(|task| task.vcpu == vcpu) else { return false };
         self.queues[pcpu].charge(&self.vms, machine.now_ns);
         let task = self.dequeue(pcpu, at);
-        Some(Away { task, lag_ns: task.vruntime_ns as i64 - self.queues[pcpu].floor_ns as i64 })
+        let lag_ns = task.vruntime_ns as i64 - self.queues[pcpu].floor_ns as i64;
+        self.away[vcpu] = Some(Away { task, lag_ns });
+        true
     }
 
-    /// Another class takes this pCPU: the vCPU that ran there waits.
-    pub fn gives_way(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) {
+    fn gives_way(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) {
         let ran = self.stops(machine, pcpu, stopped);
         if ran.vcpu != VcpuId::NONE {
             self.enqueue(pcpu, ran);
@@ -57,15 +68,8 @@ impl Eevdf {
         self.idle.set(pcpu, false);
     }
 
-    /// It is in this class again, on a pCPU that it ran on until now. Then that pCPU chooses.
-    pub fn comes_back(
-        &mut self,
-        machine: &mut Machine,
-        pcpu: PcpuId,
-        vcpu: VcpuId,
-        away: Away,
-    ) -> Option<Pick> {
-        let task = away.back(self.queues[pcpu].floor_ns);
+    fn comes_back(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Option<Pick> {
+        let task = self.away[vcpu].take()?.back(self.queues[pcpu].floor_ns);
         if machine.vcpus[vcpu].state == VcpuState::Blocked {
             self.blocked[vcpu] = task;
             return self.choose(machine, pcpu, Task::NOBODY);

@@ -17,7 +17,7 @@ use crate::config::{BesideConfig, BoostCosts};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
 use crate::random::{Random, Samplers};
-use crate::scheduler::eevdf::{Away, near_first};
+use crate::scheduler::eevdf::near_first;
 use microslice_policy::{self as policy, BoostConfig, BoostDecision, BoostObservation, Cause};
 use std::collections::BTreeSet;
 
@@ -50,8 +50,6 @@ struct Boost {
     cause: Cause,
     /// In a row, because the last one ended too early.
     retries: u32,
-    /// What it comes back with, while it runs.
-    away: Option<Away>,
 }
 
 /// Why no boost comes of a request.
@@ -87,7 +85,7 @@ impl Boosts {
         let pcpus = machine.pcpus.len();
         let mut samplers = Samplers::default();
         let latency = samplers.number(costs.latency);
-        let none = Boost { state: State::None, cause: Cause::None, retries: 0, away: None };
+        let none = Boost { state: State::None, cause: Cause::None, retries: 0 };
         Self {
             slice_ns: config.micro_slice_ns,
             budget: BoostConfig {
@@ -147,7 +145,7 @@ impl Boosts {
     }
 
     /// A request for a vCPU that isn't boosted: may it be, and when does the helper come?
-    pub fn ask(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Result<(), Refused> {
+    pub fn ask(&mut self, machine: &Machine, vcpu: VcpuId, cause: Cause) -> Result<(), Refused> {
         let vm = machine.vcpus[vcpu].vm;
         let seen = BoostObservation {
             now_ns: machine.now_ns,
@@ -156,7 +154,7 @@ impl Boosts {
             is_seen: 1,
             is_real_time: 0,
             is_pinned: u32::from(machine.only_pcpu(vcpu).is_some()),
-            reserved: 0,
+            for_bound: u32::from(cause == Cause::MaxWait),
         };
         match policy::decide_on_boost(&self.budget, &seen) {
             BoostDecision::Granted => {}
@@ -168,7 +166,6 @@ impl Boosts {
         let due_ns = begins_ns + self.latency.0.sample(self.latency.1, &mut self.random);
         self.of[vcpu] = Boost { state: State::Asked { due_ns }, cause, ..self.of[vcpu] };
         self.asked.insert((due_ns, vcpu));
-        machine.request_timer(self.next_due_ns());
         Ok(())
     }
 
@@ -199,9 +196,8 @@ impl Boosts {
     }
 
     /// It runs boosted from now on; returns until when at the latest.
-    pub fn begin(&mut self, now_ns: u64, vcpu: VcpuId, pcpu: PcpuId, away: Away) -> u64 {
-        let boost = &mut self.of[vcpu];
-        (boost.state, boost.away) = (State::Runs { pcpu, began_ns: now_ns }, Some(away));
+    pub fn begin(&mut self, now_ns: u64, vcpu: VcpuId, pcpu: PcpuId) -> u64 {
+        self.of[vcpu].state = State::Runs { pcpu, began_ns: now_ns };
         now_ns + self.slice_ns
     }
 
@@ -217,18 +213,32 @@ impl Boosts {
     pub fn miss(&mut self, vcpu: VcpuId) -> bool {
         match std::mem::replace(&mut self.of[vcpu].state, State::None) {
             State::None => return false,
-            State::Asked { due_ns } => _ = self.asked.remove(&(due_ns, vcpu)),
+            State::Asked { due_ns } => {
+                self.asked.remove(&(due_ns, vcpu));
+                // The helper sees that it runs, and has nothing to do.
+                self.helper_busy_until_ns = self.helper_busy_until_ns.saturating_sub(self.helper_ns);
+            }
             State::Given { pcpu } => self.leave(pcpu),
             State::Runs { .. } => unreachable!("who runs boosted isn't picked as an ordinary one"),
         }
         true
     }
 
-    /// Its boost is over: it is charged, and the pCPU loses what that costs. Returns what it comes back with,
-    /// and how long it ran.
-    pub fn end(&mut self, now_ns: u64, vcpu: VcpuId, vm: VmId) -> Option<(Away, u64)> {
+    /// Its boost is over: it is charged, unless a bound asked for it, and the pCPU loses what that costs.
+    /// Returns how long it ran.
+    pub fn end(&mut self, now_ns: u64, vcpu: VcpuId, vm: VmId) -> Option<u64> {
         let State::Runs { pcpu, began_ns } = self.of[vcpu].state else { return None };
         let ran_ns = now_ns - began_ns;
+        if self.of[vcpu].cause != Cause::MaxWait {
+            self.charge(now_ns, vm, ran_ns);
+        }
+        self.leave(pcpu);
+        self.owed_ns[pcpu] += self.give_back_ns + self.helper_ns;
+        self.of[vcpu].state = State::None;
+        Some(ran_ns)
+    }
+
+    fn charge(&mut self, now_ns: u64, vm: VmId, ran_ns: u64) {
         for (clock_ns, percent) in [
             (&mut self.vm_clock_ns[vm], self.budget.vm_percent),
             (&mut self.host_clock_ns, self.budget.host_percent),
@@ -236,10 +246,6 @@ impl Boosts {
             *clock_ns = policy::boost_clock(&self.budget, now_ns, *clock_ns)
                 .wrapping_add(policy::boost_cost(&self.budget, percent, ran_ns));
         }
-        self.leave(pcpu);
-        self.owed_ns[pcpu] += self.give_back_ns + self.helper_ns;
-        self.of[vcpu].state = State::None;
-        self.of[vcpu].away.take().map(|away| (away, ran_ns))
     }
 
     pub fn take_costs_ns(&mut self, pcpu: PcpuId) -> u64 {
@@ -258,7 +264,7 @@ mod tests {
     use crate::config::Duration;
     use crate::samples;
     use crate::scheduler::Scheduler;
-    use crate::scheduler::eevdf::Eevdf;
+    use crate::scheduler::eevdf::{Eevdf, FairClass};
     use proptest::prelude::*;
 
     const LATENCY_NS: u64 = 24_000;
@@ -288,7 +294,7 @@ mod tests {
     fn the_helper_handles_one_request_after_the_other() {
         let (mut boosts, _, mut machine) = all_wait(4, 3, Vec::new());
         (0..3).for_each(|number| assert_eq!(boosts.ask(&mut machine, vcpu(number), Cause::TlbYield), Ok(())));
-        assert_eq!(machine.take_timer(), Some(LATENCY_NS));
+        assert_eq!(boosts.next_due_ns(), LATENCY_NS);
         assert_eq!(boosts.take_due(LATENCY_NS - 1), None);
         let due = [LATENCY_NS, LATENCY_NS + HELPER_NS, LATENCY_NS + 2 * HELPER_NS];
         for (number, due_ns) in (0..3).zip(due) {
@@ -320,18 +326,18 @@ mod tests {
         machine.pcpus[pcpu].current = ran;
         let other = vcpu(1 - ran.number());
         machine.now_ns = 1_000_000;
-        let away = eevdf.leaves(&machine, other).expect("it waits");
-        assert!(eevdf.leaves(&machine, other).is_none(), "it doesn't wait there any more");
+        assert!(eevdf.leaves(&machine, other), "it waits");
+        assert!(!eevdf.leaves(&machine, other), "it doesn't wait there any more");
         eevdf.gives_way(&machine, pcpu, Some((ran, crate::events::StopReason::Preempted)));
-        let until_ns = boosts.begin(machine.now_ns, other, pcpu, away);
+        let until_ns = boosts.begin(machine.now_ns, other, pcpu);
         assert_eq!(until_ns, 1_100_000);
         machine.stops(ran, false);
         machine.runs(other);
         machine.now_ns = until_ns;
         let vm = machine.vcpus[other].vm;
-        let (away, ran_ns) = boosts.end(machine.now_ns, other, vm).expect("it ran");
+        let ran_ns = boosts.end(machine.now_ns, other, vm).expect("it ran");
         assert_eq!((ran_ns, boosts.take_costs_ns(pcpu), boosts.take_costs_ns(pcpu)), (100_000, 20_000, 0));
-        let pick = eevdf.comes_back(&mut machine, pcpu, other, away).expect("two could run");
+        let pick = eevdf.comes_back(&mut machine, pcpu, other).expect("two could run");
         assert_eq!(pick.vcpu, other, "it hasn't had its slice, which the boost was no part of");
         assert_eq!(pick.slice_end_ns, machine.now_ns + 3_000_000);
     }

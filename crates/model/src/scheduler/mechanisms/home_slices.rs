@@ -34,23 +34,38 @@ impl<Normal: Core> MicroSliced<Normal> {
             return None;
         }
         let near = machine.pcpus.round_from(machine.vcpus[vcpu].pcpu).take(LOOK_MAX);
-        let takes_it = |&pcpu: &PcpuId| self.decide_on_home(machine, vcpu, pcpu) == HomeDecision::Queue;
+        let takes_it = |&pcpu: &PcpuId| {
+            let seen = self.look_at_home(machine, vcpu, pcpu);
+            policy::decide_on_home(&self.rules, &seen) == HomeDecision::Queue
+        };
         near.filter(|&pcpu| !self.pool.has(pcpu)).find(takes_it)
     }
 
-    fn decide_on_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> HomeDecision {
+    /// A pCPU of the normal pool for one whose VM's bound asks: also from a sibling, whatever their VM has
+    /// had, and wherever it may run.
+    pub(super) fn home_for_bound(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
+        let rules = AccelerateConfig { home_slices: 1, ..self.rules.clone() };
+        let takes_it = |&pcpu: &PcpuId| {
+            let seen = self.look_at_home(machine, vcpu, pcpu);
+            let seen = HomeObservation { vm_is_ahead: 0, is_sibling: 0, ..seen };
+            policy::decide_on_home(&rules, &seen) == HomeDecision::Queue
+        };
+        let near = machine.pcpus.round_from(machine.vcpus[vcpu].pcpu);
+        near.filter(|&pcpu| !self.pool.has(pcpu)).find(takes_it)
+    }
+
+    fn look_at_home(&self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> HomeObservation {
         let on = machine.current(pcpu).filter(|_| self.normal.runs_ordinary_turn(machine, pcpu));
         let is_sibling = |on: VcpuId| machine.vcpus[on].vm == machine.vcpus[vcpu].vm;
         let undisturbed_ns = machine.now_ns - self.home_slices.disturbed_at_ns[pcpu];
-        let seen = HomeObservation {
+        HomeObservation {
             affinity_allows: u32::from(machine.allows(vcpu, pcpu)),
             queued_count: u32::from(self.pool.next_on(pcpu).is_some()),
             gives_way: u32::from(on.is_some()),
             is_sibling: u32::from(on.is_some_and(is_sibling)),
             vm_is_ahead: u32::from(on.is_some_and(|on| self.normal.is_of_vm_ahead(vcpu, on))),
             disturbed: u32::from(undisturbed_ns < self.pool.slice_ns()),
-        };
-        policy::decide_on_home(&self.rules, &seen)
+        }
     }
 
     /// A pCPU of the normal pool chooses: a micro slice that it was asked for, or a turn.

@@ -131,6 +131,17 @@ impl MicroPool {
         self.members[vcpu].pcpu != PcpuId::NONE
     }
 
+    pub fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
+        let is_accelerated = self.is_accelerated(vcpu);
+        match machine.vcpus[vcpu].state {
+            VcpuState::Blocked => policy::VcpuState::Blocked,
+            VcpuState::Running if is_accelerated => policy::VcpuState::Micro,
+            VcpuState::Running => policy::VcpuState::Running,
+            VcpuState::Runnable if is_accelerated => policy::VcpuState::Pending,
+            VcpuState::Runnable => policy::VcpuState::Runnable,
+        }
+    }
+
     pub fn cause_of(&self, vcpu: VcpuId) -> Cause {
         self.members[vcpu].cause
     }
@@ -187,14 +198,7 @@ pub(super) enum Request {
 
 impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn policy_state(&self, machine: &Machine, vcpu: VcpuId) -> policy::VcpuState {
-        let is_accelerated = self.pool.is_accelerated(vcpu);
-        match machine.vcpus[vcpu].state {
-            VcpuState::Blocked => policy::VcpuState::Blocked,
-            VcpuState::Running if is_accelerated => policy::VcpuState::Micro,
-            VcpuState::Running => policy::VcpuState::Running,
-            VcpuState::Runnable if is_accelerated => policy::VcpuState::Pending,
-            VcpuState::Runnable => policy::VcpuState::Runnable,
-        }
+        self.pool.policy_state(machine, vcpu)
     }
 
     /// A micro pCPU that would serve it at once; or else a pCPU of the normal pool; or else a micro pCPU with
@@ -395,7 +399,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             self.normal.tickle(machine, vcpu);
         }
         self.asked_again.count_retry(vcpu, decision.retry != 0);
-        if decision.retry != 0 {
+        if decision.retry != 0 && cause != Cause::MaxWait {
             let cause = if answer == SiblingAnswer::Owed { Cause::CallFunctionIpi } else { cause };
             self.accelerate(machine, vcpu, cause);
         }

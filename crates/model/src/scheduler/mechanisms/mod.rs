@@ -18,6 +18,7 @@ pub mod holders;
 mod home_slices;
 mod kvm_host;
 mod lending;
+pub mod max_wait;
 mod micro_pool;
 mod passes;
 mod patience;
@@ -34,6 +35,7 @@ use self::delay_preemption::Grace;
 use self::holders::Holders;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
+use self::max_wait::MaxWait;
 pub use self::micro_pool::interrupt_of;
 use self::micro_pool::{MicroPool, Request};
 pub use self::passes::siblings_round_from;
@@ -64,6 +66,7 @@ pub struct MicroSliced<Normal> {
     answers: Answers,
     asked_again: AskedAgain,
     holders: Holders,
+    max_wait: MaxWait,
     patience: Patience,
     grace: Grace,
     home_slices: HomeSlices,
@@ -93,6 +96,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             answers: Answers::new(!is_prototype),
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),
+            max_wait: MaxWait::new(config.max_wait_ns, machine),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
@@ -205,7 +209,8 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
         if self.pool_size.is_due(machine.now_ns) {
             self.step_pool_size(machine);
         }
-        next_accounting_ns.min(self.pool_size.due_ns())
+        self.look_at_waits(machine);
+        next_accounting_ns.min(self.pool_size.due_ns()).min(self.max_wait.due_ns())
     }
 
     fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {

@@ -20,11 +20,13 @@ mod balance;
 mod directed_yield;
 mod entity;
 mod load;
+mod other_class;
 mod queue;
 
 use self::directed_yield::Interrupts;
 use self::entity::{Entity, Sums, WEIGHT, WEIGHT_MIN, pick};
 use self::load::Load;
+use self::other_class::Away;
 use self::queue::{Group, Lag, Queue, Task};
 use super::balance::{Balance, Balances};
 use super::{near_first, spread};
@@ -42,6 +44,8 @@ const VM_WEIGHT_DEFAULT: u64 = 256;
 pub struct GroupedEevdf {
     config: EevdfConfig,
     queues: IdVec<PcpuId, Queue>,
+    /// Of those that another class schedules.
+    away: IdVec<VcpuId, Option<Away>>,
     /// Of those that are in no queue.
     lags: IdVec<VcpuId, Lag>,
     loads: IdVec<VcpuId, Load>,
@@ -67,6 +71,7 @@ impl GroupedEevdf {
         Self {
             config,
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
+            away: IdVec::of(None, vcpus),
             lags: IdVec::of(Lag::default(), vcpus),
             loads: IdVec::of(Load::default(), vcpus),
             vm_of: machine.vcpus.iter().map(|host| host.vm).collect(),
@@ -315,6 +320,51 @@ impl GroupedEevdf {
         })
     }
 
+    /// The account of the vCPU that ran on this pCPU until now. Returns it, if it waits from now on.
+    fn stops(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>) -> VcpuId {
+        let now_ns = machine.now_ns;
+        self.charge(now_ns, pcpu);
+        let Some((vcpu, reason)) = stopped else { return VcpuId::NONE };
+        debug_assert_eq!(self.queues[pcpu].running, vcpu);
+        if reason == StopReason::SliceExpired {
+            self.queues[pcpu].end_turn(self.config.base_slice_ns);
+        }
+        if machine.vcpus[vcpu].state == VcpuState::Blocked {
+            self.loads[vcpu].update(now_ns, WEIGHT);
+            self.dequeue(now_ns, pcpu, vcpu);
+            return VcpuId::NONE;
+        }
+        self.queues[pcpu].running = VcpuId::NONE;
+        self.waiting_total += 1;
+        vcpu
+    }
+
+    /// A pCPU chooses, of those that wait there. `ran` is one of them, or none.
+    fn choose(&mut self, machine: &mut Machine, pcpu: PcpuId, ran: VcpuId) -> Option<Pick> {
+        if self.queues[pcpu].tasks() == 0 {
+            self.steal(machine, pcpu);
+        }
+        // A VM whose vCPU has just blocked is the one that ran, if it has another one there.
+        let ran_vm = self.queues[pcpu].running_vm;
+        let Some((_, vcpu)) = self.queues[pcpu].pick(ran_vm, ran) else {
+            self.idle.set(pcpu, true);
+            return None;
+        };
+        self.waiting_total -= 1;
+        self.runs(machine.now_ns, pcpu, vcpu, ran);
+        self.idle.set(pcpu, false);
+        let waits = self.queues[pcpu].waiting() > 0;
+        self.waited_for.set(pcpu, waits);
+        // Turns end at ticks.
+        Some(Pick { vcpu, slice_end_ns: u64::MAX })
+    }
+
+    fn waits_on(&self, pcpu: PcpuId, vcpu: VcpuId) -> bool {
+        let queue = &self.queues[pcpu];
+        let group = queue.place_of(self.vm_of[vcpu]).map(|at| &queue.groups[at]);
+        queue.running != vcpu && group.is_some_and(|group| group.place_of(vcpu).is_some())
+    }
+
     /// At ticks: loads and weights of the VMs that have any here; groups whose load has faded go.
     fn update_groups(&mut self, now_ns: u64, pcpu: PcpuId) {
         for at in 0..self.queues[pcpu].groups.len() {
@@ -357,39 +407,8 @@ impl Scheduler for GroupedEevdf {
         pcpu: PcpuId,
         stopped: Option<(VcpuId, StopReason)>,
     ) -> Option<Pick> {
-        let now_ns = machine.now_ns;
-        self.charge(now_ns, pcpu);
-        let mut ran = VcpuId::NONE;
-        if let Some((vcpu, reason)) = stopped {
-            debug_assert_eq!(self.queues[pcpu].running, vcpu);
-            if reason == StopReason::SliceExpired {
-                self.queues[pcpu].end_turn(self.config.base_slice_ns);
-            }
-            if machine.vcpus[vcpu].state == VcpuState::Blocked {
-                self.loads[vcpu].update(now_ns, WEIGHT);
-                self.dequeue(now_ns, pcpu, vcpu);
-            } else {
-                ran = vcpu;
-                self.queues[pcpu].running = VcpuId::NONE;
-                self.waiting_total += 1;
-            }
-        }
-        if self.queues[pcpu].tasks() == 0 {
-            self.steal(machine, pcpu);
-        }
-        // A VM whose vCPU has just blocked is the one that ran, if it has another one there.
-        let ran_vm = self.queues[pcpu].running_vm;
-        let Some((_, vcpu)) = self.queues[pcpu].pick(ran_vm, ran) else {
-            self.idle.set(pcpu, true);
-            return None;
-        };
-        self.waiting_total -= 1;
-        self.runs(now_ns, pcpu, vcpu, ran);
-        self.idle.set(pcpu, false);
-        let waits = self.queues[pcpu].waiting() > 0;
-        self.waited_for.set(pcpu, waits);
-        // Turns end at ticks.
-        Some(Pick { vcpu, slice_end_ns: u64::MAX })
+        let ran = self.stops(machine, pcpu, stopped);
+        self.choose(machine, pcpu, ran)
     }
 
     fn yields(

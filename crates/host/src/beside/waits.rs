@@ -1,0 +1,86 @@
+//! Bounds on waits beside the kernel's own scheduler: the helper's looks at whoever waits
+//! (`policy/max_wait.h`).
+//!
+//! Problem.   No program of the kernel side runs while vCPUs only wait, and none of its programs may set a
+//!            timer.
+//! Mechanism. The helper reads all vCPUs' states in mapped memory when the longest wait may be due. For those
+//!            that are it runs a BPF program, the longest wait first. That one decides, counts, and asks the
+//!            helper for a boost like any hint.
+//! Limits.    A vCPU is looked at from `NEW_VCPUS` after it came at the latest. One that its cgroup's
+//!            `cpu.max` has throttled while it ran has no bound until it runs again.
+
+use crate::bpf::mapped_array::MappedArray;
+use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
+use crate::machine::clock::monotonic_ns;
+use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
+use microslice_policy::{VcpuState, WaitDecision, WaitObservation, decide_on_wait, wait_next_look_ns};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// How often new vCPUs are looked for.
+const NEW_VCPUS: Duration = Duration::from_millis(100);
+
+/// The looks of one host.
+pub struct Waits {
+    /// How long vCPUs may wait; 0: for ever.
+    bound_ns: u64,
+    /// The program that decides.
+    program: OwnedFd,
+    /// The slots in use, and when they were found.
+    slots: Vec<u32>,
+    found_ns: u64,
+}
+
+impl Waits {
+    pub fn new(bound_ns: u64, program: OwnedFd) -> Self {
+        Self { bound_ns, program, slots: Vec::new(), found_ns: 0 }
+    }
+
+    /// Asks for those that are due. Returns in how long to look again; `None`: there is no bound.
+    pub fn look(&mut self, vcpus: &MappedArray) -> Option<Duration> {
+        if self.bound_ns == 0 {
+            return None;
+        }
+        let now_ns = monotonic_ns();
+        if now_ns.saturating_sub(self.found_ns) >= NEW_VCPUS.as_nanos() as u64 {
+            self.found_ns = now_ns;
+            let in_use = |slot: &u32| vcpus.get::<Vcpu>(*slot).is_some_and(|vcpu| vcpu.in_use != 0);
+            self.slots = (0..VCPUS_MAX).filter(in_use).collect();
+        }
+        let (mut due, mut longest_ns) = (Vec::new(), 0);
+        for &slot in &self.slots {
+            let Some(vcpu) = vcpus.get::<Vcpu>(slot).filter(|vcpu| vcpu.in_use != 0 && vcpu.rests == 0)
+            else {
+                continue;
+            };
+            let Some(state @ (VcpuState::Runnable | VcpuState::Pending)) = vcpu.state.get() else { continue };
+            let waited_ns = now_ns.saturating_sub(vcpu.runnable_at_ns);
+            // Help may miss one that is asked for, and then it waits on.
+            longest_ns = longest_ns.max(waited_ns);
+            let bound_ns = self.bound_ns;
+            let seen = WaitObservation { bound_ns, waited_ns, state: state.into(), reserved: 0 };
+            if matches!(decide_on_wait(&seen), WaitDecision::Ends | WaitDecision::Late) {
+                due.push((vcpu.runnable_at_ns, slot));
+            }
+        }
+        due.sort_unstable();
+        due.into_iter().for_each(|(_, slot)| self.ask(slot));
+        Some(Duration::from_nanos(wait_next_look_ns(self.bound_ns, longest_ns)))
+    }
+
+    /// The kernel side looks once more, and asks for it.
+    fn ask(&self, slot: u32) {
+        let request = BoundRequest { slot, ..BoundRequest::new_zeroed() };
+        let mut options = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>() as _,
+            ctx_in: request.as_bytes().as_ptr().cast(),
+            ctx_size_in: size_of::<BoundRequest>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads as many bytes as said, of what lives until the call returns. It writes to
+        // the options only.
+        let result = unsafe { bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
+        debug_assert_eq!(result, 0, "a program without conditions");
+    }
+}

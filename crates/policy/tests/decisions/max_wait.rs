@@ -1,0 +1,70 @@
+//! Bounds on waits: who is asked for, and when.
+
+use microslice_policy::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn waits(waited_ns: u64) -> WaitObservation {
+    WaitObservation { bound_ns: 10 * MS, waited_ns, state: VcpuState::Runnable.into(), reserved: 0 }
+}
+
+#[test]
+fn a_wait_ends_before_its_bound_and_not_long_before() {
+    assert_eq!(decide_on_wait(&waits(8 * MS)), WaitDecision::GoesOn);
+    assert_eq!(decide_on_wait(&waits(9 * MS)), WaitDecision::Ends);
+    assert_eq!(decide_on_wait(&waits(10 * MS)), WaitDecision::Late);
+}
+
+#[test]
+fn where_nobody_waits_nobody_looks_often() {
+    assert_eq!(wait_next_look_ns(16 * MS, 0), 13 * MS);
+    assert_eq!(wait_next_look_ns(16 * MS, 11 * MS), 2 * MS);
+    assert_eq!(wait_next_look_ns(16 * MS, 100 * MS), MS);
+}
+
+#[test]
+fn only_waiting_vcpus_of_bounded_vms_are_asked_for() {
+    let unbounded = WaitObservation { bound_ns: 0, ..waits(u64::MAX) };
+    assert_eq!(decide_on_wait(&unbounded), WaitDecision::GoesOn);
+    for state in [VcpuState::Blocked, VcpuState::Running, VcpuState::Micro] {
+        let elsewhere = WaitObservation { state: state.into(), ..waits(20 * MS) };
+        assert_eq!(decide_on_wait(&elsewhere), WaitDecision::GoesOn);
+    }
+    let asked_for = WaitObservation { state: VcpuState::Pending.into(), ..waits(20 * MS) };
+    assert_eq!(decide_on_wait(&asked_for), WaitDecision::Helped);
+}
+
+#[test]
+fn the_least_bound_leaves_half_of_the_host_to_turns() {
+    assert_eq!(max_wait_least_ns(MS / 10, 800, 8), 20 * MS);
+    assert_eq!(max_wait_least_ns(MS / 10, 8, 8), MS);
+    assert_eq!(max_wait_least_ns(MS / 10, 8, 0), 16 * MS / 10);
+}
+
+proptest! {
+    /// Looks come when the policy says, and no later than a sixteenth of the bound; whoever is helped within
+    /// another one keeps its bound.
+    #[test]
+    fn whoever_is_asked_for_in_time_keeps_its_bound(
+        bound_ns in u64::from(MAX_WAIT_LEAST_NS)..=u64::from(MAX_WAIT_MOST_NS),
+        // Since it began to wait, of all that the host may wait without a look.
+        first_look in 0u64..=1_000,
+        late in 0u64..=1_000,
+    ) {
+        let late_ns = bound_ns / 16 * late / 1_000;
+        let mut waited_ns = wait_next_look_ns(bound_ns, 0) * first_look / 1_000 + late_ns;
+        loop {
+            let seen = WaitObservation { bound_ns, waited_ns, ..waits(0) };
+            match decide_on_wait(&seen) {
+                WaitDecision::GoesOn => waited_ns += wait_next_look_ns(bound_ns, waited_ns) + late_ns,
+                decision => {
+                    prop_assert_eq!(decision, WaitDecision::Ends);
+                    break;
+                }
+            }
+        }
+        prop_assert!(waited_ns + bound_ns / 16 <= bound_ns, "{waited_ns} of {bound_ns}");
+        prop_assert!(waited_ns * 16 >= bound_ns * 13 - 16, "not long before it has to: {waited_ns} of {bound_ns}");
+    }
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Max wait: how long a runnable vCPU of a VM may wait for a pCPU, at most.
+ *
+ * Problem.   Shares say how much a VM runs, not when. Behind heavier or busier VMs a vCPU waits for tens of
+ *            milliseconds. Consoles stall, heartbeats are missed, and siblings wait for its answers.
+ * Mechanism. The host looks at whoever waits. A vCPU that has waited for most of its VM's bound is asked
+ *            for: it has a micro slice, the one that has waited longest first. Then it waits anew. The next
+ *            look is when the longest wait is due. Where nobody waits, looks are most of a bound apart.
+ * Formula.   due   = bound * WAIT_DUE_PARTS / WAIT_PARTS
+ *            next look in due - longest wait, at least bound / WAIT_PARTS
+ *            least = WAIT_ROOM * vcpus * micro slice / pcpus: below that the slices would take more than
+ *            1/WAIT_ROOM of the host
+ * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
+ *            most. No budget refuses these. Nobody is asked for twice before it has run. Bounds below `least`
+ *            can't all be kept.
+ */
+#ifndef POLICY_MAX_WAIT_H
+#define POLICY_MAX_WAIT_H
+
+#include "types.h"
+
+#define WAIT_PARTS 16u
+#define WAIT_DUE_PARTS 13u
+#define WAIT_ROOM 2u
+#define MAX_WAIT_LEAST_NS 1000000ull   /* 1 ms: looks take time */
+#define MAX_WAIT_MOST_NS 1000000000ull /* 1 s: the schedulers serve whoever waits for two */
+
+struct wait_observation {
+	u64 bound_ns; /* 0: its VM has none */
+	u64 waited_ns;
+	enum vcpu_state state;
+	u32 reserved;
+};
+
+enum wait_decision {
+	WAIT_GOES_ON = 0,
+	WAIT_HELPED = 1, /* it was asked for already */
+	WAIT_ENDS = 2,	 /* it is asked for */
+	WAIT_LATE = 3,	 /* it is asked for, and its bound is broken */
+	WAIT_DECISION_COUNT = 4,
+};
+
+/* Returns after how long a wait is due. */
+POLICY u64 wait_due_ns(u64 bound_ns)
+{
+	return bound_ns * WAIT_DUE_PARTS / WAIT_PARTS;
+}
+
+/* Returns until when the host needn't look at a VM of which nobody that waits has waited longer. */
+POLICY u64 wait_next_look_ns(u64 bound_ns, u64 longest_ns)
+{
+	u64 due_ns = wait_due_ns(bound_ns), least_ns = bound_ns / WAIT_PARTS;
+
+	return longest_ns + least_ns < due_ns ? due_ns - longest_ns : least_ns;
+}
+
+/* Returns the least bound that so many vCPUs can have on so many pCPUs. */
+POLICY u64 max_wait_least_ns(u64 micro_slice_ns, u32 vcpu_count, u32 pcpu_count)
+{
+	u64 least_ns = WAIT_ROOM * micro_slice_ns * vcpu_count / (pcpu_count ? pcpu_count : 1);
+
+	return least_ns > MAX_WAIT_LEAST_NS ? least_ns : MAX_WAIT_LEAST_NS;
+}
+
+POLICY u32 decide_on_wait(const struct wait_observation *seen)
+{
+	if (!seen->bound_ns)
+		return WAIT_GOES_ON;
+	if (seen->state == VCPU_PENDING)
+		return WAIT_HELPED;
+	if (seen->state != VCPU_RUNNABLE)
+		return WAIT_GOES_ON;
+	if (seen->waited_ns >= seen->bound_ns)
+		return WAIT_LATE;
+	return seen->waited_ns >= wait_due_ns(seen->bound_ns) ? WAIT_ENDS : WAIT_GOES_ON;
+}
+
+#endif
