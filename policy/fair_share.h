@@ -241,6 +241,26 @@ POLICY u32 may_go_first(const struct fair_share_config *config, u64 first_vtime_
 	return !vtime_before(first_vtime_ns + charge(config->slice_ns, weight), vtime_ns);
 }
 
+/* ---- Boosted vCPUs ---- */
+
+/* Since when the first boosted vCPUs of two queues have waited; 0: none does. */
+struct boosted_observation {
+	u64 now_ns;
+	u64 first_since_ns; /* of those that may run on several pCPUs */
+	u64 bound_since_ns; /* of those that may run on this pCPU only */
+};
+
+/*
+ * Returns whether the first of those that may run on several pCPUs goes before those that this pCPU prefers:
+ * its own, and those whose caches are warm there. So nobody is overtaken by them for longer than a turn.
+ */
+POLICY u32 first_boosted_is_due(const struct fair_share_config *config,
+				const struct boosted_observation *seen)
+{
+	return seen->first_since_ns && seen->now_ns - seen->first_since_ns > config->slice_ns &&
+	       (!seen->bound_since_ns || vtime_before(seen->first_since_ns, seen->bound_since_ns));
+}
+
 /*
  * Returns whether warm caches are worth the wait of the first in the queue. They save less than a
  * millisecond, so that wait is kept below a tenth of a slice.

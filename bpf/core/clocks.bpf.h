@@ -26,7 +26,8 @@ struct furthest {
 static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
 {
 	struct furthest furthest = {.vcpu_ns = pool_vtime_ns, .vm_ns = first_vm_vtime_ns};
-	const struct pcpu *pcpu = vcpu->narrow ? pcpu_of(vcpu->normal_pcpu) : NULL;
+	const struct pcpu *pcpu =
+	    vcpu->breadth < config.wide_pcpu_count ? pcpu_of(vcpu->normal_pcpu) : NULL;
 
 	if (pcpu && pcpu->vcpus_vtime_ns) {
 		furthest.vcpu_ns = pcpu->vcpus_vtime_ns;
@@ -43,6 +44,31 @@ static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vc
 	if (vcpu)
 		return clocks_of(vcpu).vcpu_ns;
 	return tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
+}
+
+/* ---- Who waits first ---- */
+
+/* On how many pCPUs it may run; wide_pcpu_count: anywhere. */
+static __always_inline u32 breadth_of(const struct task_struct *p)
+{
+	u32 allowed = p->nr_cpus_allowed;
+
+	return allowed < config.wide_pcpu_count ? allowed : config.wide_pcpu_count;
+}
+
+/*
+ * The VM (slot + 1, or FIRST_HAS_NO_VM) of the first that waits by the clocks, of those that this pCPU has
+ * seen when it chose last; 0: nobody, or one that may run on fewer pCPUs than `breadth`. Its clock says
+ * nothing about the others. Sets of pCPUs mostly lie within each other: the host, its sockets, single pCPUs.
+ * Then one that may run here and on no fewer could have whatever one of that breadth takes.
+ */
+static __always_inline u32 first_in_line_for(const struct pcpu *pcpu, u32 breadth)
+{
+	bool is_elsewhere = pcpu->elsewhere.dsq &&
+			    (!pcpu->line.dsq || vtime_before(pcpu->elsewhere.vtime_ns, pcpu->line.vtime_ns));
+	const struct first_waiter *first = is_elsewhere ? &pcpu->elsewhere : &pcpu->line;
+
+	return first->dsq && first->breadth >= breadth ? first->vm : 0;
 }
 
 /* ---- A VM ---- */
@@ -137,7 +163,7 @@ static __always_inline struct wakeup_decision queue_clock(struct task_struct *p,
 	struct wakeup_decision decision;
 	struct furthest furthest;
 
-	vcpu->narrow = p->nr_cpus_allowed < config.wide_pcpu_count;
+	vcpu->breadth = breadth_of(p);
 	furthest = clocks_of(vcpu);
 	keep_up(vcpu, furthest.vm_ns);
 	seen.pool_vtime_ns = furthest.vcpu_ns;

@@ -109,8 +109,9 @@ static __always_inline void note_waiter(struct first_waiter *first, struct task_
 	first->vtime_ns = tctx->vtime_ns;
 	first->weight = vcpu ? weight_of(vcpu) : vcpu_weight(p->scx.weight, 1);
 	first->queued_at_ns = tctx->queued_at_ns;
+	first->breadth = breadth_of(p);
 	if (vcpu)
-		first->vm = vcpu->narrow ? 0 : vcpu->vm + 1;
+		first->vm = vcpu->vm + 1;
 	else
 		first->vm = tctx->vm ? tctx->vm : FIRST_HAS_NO_VM;
 }
@@ -170,18 +171,6 @@ __noinline int somebody_waits_elsewhere(s32 cpu)
 		look_at(DSQ_VCPUS + domain, cpu, LOOK_ELSEWHERE);
 	}
 	return pcpu->elsewhere.dsq != 0;
-}
-
-/* A task that goes before the first in line takes its time: of all that the look has seen. */
-static __always_inline void note_first_in_line(const struct pcpu *pcpu)
-{
-	bool is_elsewhere = pcpu->elsewhere.dsq &&
-			    (!pcpu->line.dsq || vtime_before(pcpu->elsewhere.vtime_ns, pcpu->line.vtime_ns));
-
-	if (is_elsewhere)
-		first_in_line_vm = pcpu->elsewhere.vm;
-	else
-		first_in_line_vm = pcpu->line.dsq ? pcpu->line.vm : 0;
 }
 
 /* ---- Movement ---- */
@@ -271,7 +260,6 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 {
 	u64 vtime_ns = pcpu->line.vtime_ns, weight = pcpu->line.weight;
 	struct vcpu *vcpu = vcpu_of(ran);
-	bool taken;
 
 	pcpu->looked_at_ns = bpf_ktime_get_ns();
 	pcpu->elsewhere.dsq = 0;
@@ -279,14 +267,9 @@ static __always_inline bool take_from_elsewhere(s32 cpu, struct pcpu *pcpu, cons
 		vtime_ns = ran->vtime_ns;
 		weight = weight_of(vcpu);
 	} else if (!pcpu->line.dsq) {
-		taken = take_nearest(cpu, look);
-		if (!taken)
-			first_in_line_vm = 0;
-		return taken;
+		return take_nearest(cpu, look);
 	}
-	taken = take_further_behind(cpu, look, vtime_ns, weight);
-	note_first_in_line(pcpu);
-	return taken;
+	return take_further_behind(cpu, look, vtime_ns, weight);
 }
 
 /* Does a task wait where this pCPU looks first? `kind`: DSQ_BOOSTED or DSQ_VCPUS. */

@@ -133,12 +133,41 @@ static __always_inline u8 *guest_apic(u64 kvm_vcpu)
 	return kvm_vcpu ? BPF_CORE_READ(vcpu, arch.apic, regs) : NULL;
 }
 
-/* Does an interrupt that was sent to it stand in these registers? On VMX one may wait in a descriptor. */
+/*
+ * Where Intel's APIC keeps interrupts that were posted to a vCPU and that it hasn't taken over yet. Before
+ * 6.16 in another struct. 0: unknown.
+ */
+static __always_inline u64 posted_requests(u64 kvm_vcpu)
+{
+	struct vcpu_vmx *vmx = (void *)kvm_vcpu; /* struct kvm_vcpu is its first member */
+	struct vcpu_vmx___vt *vt = (void *)kvm_vcpu;
+
+	if (config.vendor != KVM_INTEL || !kvm_vcpu)
+		return 0;
+	if (bpf_core_field_exists(vt->vt))
+		return kvm_vcpu + bpf_core_field_offset(vt->vt.pi_desc.pir);
+	if (bpf_core_field_exists(vmx->pi_desc))
+		return kvm_vcpu + bpf_core_field_offset(vmx->pi_desc.pir);
+	return 0;
+}
+
+/* The 32 bits of these that `vector` is one of. */
+static __always_inline u32 posted_word(u64 kvm_vcpu, u32 vector)
+{
+	u64 posted = posted_requests(kvm_vcpu);
+	u32 bits = 0;
+
+	if (posted)
+		bpf_probe_read_kernel(&bits, sizeof(bits), (void *)(posted + (vector >> 5) * sizeof(bits)));
+	return bits;
+}
+
+/* Can all interrupts be seen that were sent to it, and that it hasn't taken? */
 static __always_inline bool apic_shows_all(u64 kvm_vcpu)
 {
 	struct kvm_vcpu *vcpu = (void *)kvm_vcpu;
 
-	if (config.vendor == KVM_AMD)
+	if (config.vendor == KVM_AMD || posted_requests(kvm_vcpu))
 		return true;
 	return config.vendor == KVM_OTHER && kvm_vcpu &&
 	       bpf_core_field_exists(vcpu->arch.apic->apicv_active) &&
@@ -154,20 +183,24 @@ static __always_inline u32 apic_word(const u8 *registers, u32 bitmap, u32 vector
 	return bits;
 }
 
-/* Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. */
+/*
+ * Has the guest not yet taken this interrupt? The request bit in its local APIC is cleared when it does. One
+ * that was posted stands there only once its vCPU is about to enter the guest.
+ */
 __noinline u32 guest_interrupt_pending(u64 kvm_vcpu, u32 vector)
 {
 	u8 *registers = guest_apic(kvm_vcpu);
+	u32 requested;
 
 	if (!registers || !vector || vector > 255)
 		return 0;
-	return (apic_word(registers, APIC_IRR, vector) >> (vector & 31)) & 1;
+	requested = apic_word(registers, APIC_IRR, vector) | posted_word(kvm_vcpu, vector);
+	return (requested >> (vector & 31)) & 1;
 }
 
 /*
  * Has it taken every call-function interrupt, and begun to handle it (enum sibling_answer)? One that was
- * injected into a vCPU which was stopped before its first instruction is in service. On VMX a posted
- * interrupt may wait in the descriptor, which isn't looked at: then nobody knows.
+ * injected into a vCPU which was stopped before its first instruction is in service.
  */
 __noinline u32 guest_answer_to_calls(u64 kvm_vcpu)
 {
@@ -178,7 +211,8 @@ __noinline u32 guest_answer_to_calls(u64 kvm_vcpu)
 	if (!apic_shows_all(kvm_vcpu) || !registers)
 		return ANSWER_UNKNOWN;
 	owed = apic_word(registers, APIC_IRR, VECTOR_CALL_FUNCTION) |
-	       apic_word(registers, APIC_ISR, VECTOR_CALL_FUNCTION);
+	       apic_word(registers, APIC_ISR, VECTOR_CALL_FUNCTION) |
+	       posted_word(kvm_vcpu, VECTOR_CALL_FUNCTION);
 	return owed & calls ? ANSWER_OWED : ANSWER_GIVEN;
 }
 

@@ -64,7 +64,7 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 {
 	set_clock(p, tctx);
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	tctx->goes_first = goes_first(tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
+	tctx->goes_first = goes_first(p, tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
 	if (tctx->goes_first) {
 		/* Not by its clock, which isn't the host tasks'. */
 		tctx->out_of_order = 1;

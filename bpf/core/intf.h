@@ -220,11 +220,13 @@ struct vm {
 	u32 vcpu_high;		     /* vcpus[] is empty from here on */
 	u32 vcpus[VCPUS_PER_VM_MAX]; /* vCPU slot + 1, or 0 */
 	u32 registers;		     /* REGISTERS_… */
-	u64 owner;		     /* see owner_of_current() */
+	u64 owner;		     /* owners.bpf.h */
 	u64 threads_vtime_ns;	     /* the clock of its VMM's threads that aren't vCPUs */
 	/* What is believed of its guest's words that `count_epoch` is of; 0: of none. */
 	struct count_belief belief;
 	u32 count_epoch;
+	u32 vcpus_to_come; /* how many its VMM had made when the first one came: their places are kept */
+	u32 is_refused;	   /* one of its vCPUs has found no place: the others give theirs back */
 	u32 reserved;
 };
 
@@ -303,7 +305,11 @@ struct vcpu {
 	u64 runnable_at_ns;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */
 	u32 normal_pcpu; /* where it ran last, micro slices aside */
-	u32 narrow;	 /* it may run on some pCPUs only: it goes by their clocks, not by the pool's */
+	/*
+	 * On how many pCPUs it may run. On fewer than wide_pcpu_count: it goes by their clocks, not by the
+	 * pool's.
+	 */
+	u32 breadth;
 	/* It waits and runs next, not by its place in line: boosted, on an idle pCPU, or as heir. */
 	u32 goes_first;
 };
@@ -325,9 +331,9 @@ struct resize_event {
 /* A vCPU has found no place. */
 struct refusal_event {
 	u32 pid;	     /* of the VMM process */
-	u32 uid;	     /* its user; 0: its cgroup counts as its owner */
+	u32 uid;	     /* its user */
 	u32 is_owners_bound; /* its owner has as many places as one may have; 0: all are taken */
-	u32 reserved;
+	u32 owner;	     /* the lower half of owner_of_current() */
 };
 
 enum event_kind {

@@ -60,6 +60,7 @@ struct task_ctx {
 	/* Of a vCPU that looks for a place, while it does. */
 	u32 owned_vms;
 	u32 owned_vcpus;
+	u32 placed_vcpus; /* of all owners */
 	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
 	u64 process_refused_at_ns; /* when that was seen last */
 };
@@ -195,8 +196,12 @@ struct first_waiter {
 	u64 vtime_ns;
 	u64 weight;
 	u64 queued_at_ns;
-	u32 vm; /* as first_in_line_vm */
+	/* Slot + 1 of its VM; FIRST_HAS_NO_VM: a host task, or one of a VM without a place. */
+	u32 vm;
+	u32 breadth; /* as in struct vcpu */
 };
+
+#define FIRST_HAS_NO_VM (VMS_MAX + 1)
 
 struct pcpu {
 	u64 others_ran_ns;	       /* by host tasks, not yet made up for by vCPUs */
@@ -216,6 +221,8 @@ struct pcpu {
 	u32 look_count;	 /* queued tasks that were looked at in one queue */
 	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
 	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
+	/* The pCPU that serves a starving task. Not in a register, for a fault of 6.18's verifier. */
+	u32 swept_to;
 };
 
 extern struct pcpus_map pcpus;
@@ -231,24 +238,24 @@ struct {
 	__uint(max_entries, 16 * 1024 * 1024);
 } records SEC(".maps");
 
+/*
+ * What is written at each turn has cache lines of its own, apart from what is only read there. Globals lie in
+ * the order in which the code names them first.
+ */
+#define OWN_LINE __attribute__((aligned(64)))
+
 /* The normal pool's clock: virtual time of the vCPU that is furthest ahead of those that were chosen. */
-u64 pool_vtime_ns;
+OWN_LINE u64 pool_vtime_ns;
 /* The same clock for the VMs of these vCPUs. */
 u64 first_vm_vtime_ns;
 /* The same clock for host tasks that aren't vCPUs. */
-u64 others_vtime_ns;
-/*
- * The VM of the first that waits by the clocks, + 1, as the last pCPU that chose has seen it; 0: nobody, or
- * no vCPU that may run anywhere; FIRST_HAS_NO_VM: a host task, or one of a VM without a place.
- */
-u32 first_in_line_vm;
-#define FIRST_HAS_NO_VM (VMS_MAX + 1)
+OWN_LINE u64 others_vtime_ns;
 /* When the normal queues were last looked through for starving tasks. */
 u64 swept_at_ns;
 /* From which queue on they are looked through next. */
 u32 sweep_cursor;
 /* Is there any limit on this host? Written by the daemon. */
-u32 limits_in_force;
+OWN_LINE u32 limits_in_force;
 /* Set by the daemon: vCPUs leave with the scheduler, and none comes any more. */
 u32 scheduler_ends;
 /* The time when a limit last came, went or changed. Written by the daemon. */
@@ -264,7 +271,7 @@ u32 services_side_weight;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 
-struct host_stats host_stats;
+OWN_LINE struct host_stats host_stats;
 struct exit_record exit_record;
 
 /* ---- Dispatch queues ---- */

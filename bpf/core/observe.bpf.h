@@ -6,14 +6,15 @@
  *   pause-loop exit                      fentry kvm_vcpu_on_spin                the guest spins
  *   HLT exit                             tracepoint kvm_exit                    idle, or a paravirtual lock
  *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
- *   interrupt with its vector            fentry svm/vmx_deliver_interrupt       IPI or device interrupt
+ *   interrupt with its vector            fentry svm_complete_interrupt_delivery IPI or device interrupt
+ *                                        or vmx_deliver_interrupt
  *
  * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't
  *            Linux has no symbols here.
  * Races.     These programs run in the vCPU's thread and may be preempted.
  * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint
- *            is needed; one to a preempted vCPU exits on AVIC; on IPIv and posted interrupts from devices
- *            nothing fires.
+ *            is needed. One to a preempted vCPU exits on AVIC. With IPIv, and of posted interrupts from
+ *            devices, nothing fires; they are seen where they wait (guest_code.bpf.h).
  */
 #ifndef BPF_OBSERVE_H
 #define BPF_OBSERVE_H
@@ -78,10 +79,14 @@ int on_exit(struct trace_event_raw_kvm_exit *exit)
 
 /* ---- Interrupts ---- */
 
-SEC("fentry/svm_deliver_interrupt")
-int BPF_PROG(on_svm_interrupt, struct kvm_lapic *apic, int delivery_mode, int trigger_mode, int vector)
+/*
+ * svm_deliver_interrupt() ends in it. So does an IPI that AVIC couldn't deliver because its recipient doesn't
+ * run.
+ */
+SEC("fentry/svm_complete_interrupt_delivery")
+int BPF_PROG(on_svm_interrupt, struct kvm_vcpu *kvm_vcpu, int delivery_mode, int trigger_mode, int vector)
 {
-	return apic ? on_interrupt((u64)apic->vcpu, vector) : 0;
+	return kvm_vcpu ? on_interrupt((u64)kvm_vcpu, vector) : 0;
 }
 
 SEC("fentry/vmx_deliver_interrupt")

@@ -29,6 +29,7 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 	s32 comes;
 
 	on_enqueue(vcpu);
+	tctx->queued_at_ns = bpf_ktime_get_ns();
 	back_for_ns = comes_back_for(vcpu, slot);
 	if (back_for_ns) {
 		vcpu->goes_first = 1;
@@ -45,7 +46,6 @@ static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx 
 		enq_flags |= ENQ(HEAD);
 	}
 	vcpu->goes_first = decision.boost;
-	tctx->queued_at_ns = bpf_ktime_get_ns();
 	comes = kick_idle_for_vcpu(p);
 	if (decision.boost) {
 		wait_for(p, tctx, vcpu, comes < 0 ? preempt_for(p, true) : comes);

@@ -18,6 +18,8 @@
  * Formula.   A task that waited for STARVING_AFTER_NS all the same (the lightest beside the heaviest) goes to
  *            the boosted ones. Else weights would bring sched_ext's watchdog, which ends the scheduler for
  *            all.
+ *            Boosted ones go by age once the first has waited for a turn (fair_share.h,
+ *            first_boosted_is_due).
  * Limits.    Of each queue the first LINE_LOOK_MAX are looked at for one that ran here last.
  */
 #ifndef BPF_TURNS_H
@@ -166,16 +168,20 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		if (!tctx || now - tctx->queued_at_ns <= STARVING_AFTER_NS)
 			continue;
 		/*
+		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
+		 * now.
+		 */
+		pcpu->swept_to = may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu);
+		barrier();
+		queue = queue_at(p, pcpu->swept_to);
+		if (DSQ_BOOSTED + queue == dsq)
+			continue;
+		/*
 		 * Many threads of one VMM or owner: what each has for having waited isn't to add up to more
 		 * than their share.
 		 */
 		if (tctx->vm || tctx->owner || tctx->service)
 			dsq_move_set_slice(&it, config.micro_slice_ns);
-		/*
-		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
-		 * now.
-		 */
-		queue = queue_at(p, may_run_on(p, cpu) ? cpu : some_normal_pcpu(p, cpu));
 		if (dsq_move(&it, p, DSQ_BOOSTED + queue)) {
 			tctx->queue = queue;
 			tctx->out_of_order = 1;
@@ -198,6 +204,8 @@ __noinline int sweep_some(s32 cpu, u64 now)
 			return 0;
 		}
 		boost_starving(DSQ_VCPUS + queue + step, cpu, now);
+		/* A domain whose pCPUs are all reserved by now serves nobody. */
+		boost_starving(DSQ_BOOSTED + queue + step, cpu, now);
 	}
 	sweep_cursor = queue + SWEPT_AT_ONCE;
 	return 0;
@@ -276,13 +284,48 @@ __noinline int take_own(u64 dsq, s32 cpu, u32 by_clock)
 	return false;
 }
 
-/* Those that may run here only come first: the others may go elsewhere. */
+/* Since when the first of a queue waits that may run here; 0: none does. */
+__noinline u64 first_waits_since(u64 dsq, s32 cpu)
+{
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct task_struct *p;
+
+	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
+		return 0;
+	pcpu->look_count = 0;
+	for_each_queued(p, dsq)
+	{
+		struct task_ctx *tctx;
+
+		if (++pcpu->look_count > LINE_LOOK_MAX)
+			break;
+		tctx = may_run_on(p, cpu) ? task_ctx_of(p) : NULL;
+		if (tctx)
+			return tctx->queued_at_ns;
+	}
+	return 0;
+}
+
+/*
+ * Those that may run here only come first, and then those whose caches are warm: the others may go elsewhere.
+ * But the first of the domain that has waited for long, and for longer than those, goes before both. On each
+ * pCPU some of its own may come all the time.
+ */
 static __always_inline bool take_boosted(s32 cpu, u32 look)
 {
 	u64 of_domain = DSQ_BOOSTED + queue_of_pcpu(cpu, false);
+	u64 bound = DSQ_BOOSTED + queue_of_pcpu(cpu, true);
+	struct fair_share_config share = config.fair_share;
+	struct boosted_observation seen = {.first_since_ns = first_waits_since(of_domain, cpu)};
 
-	return take_first_of(DSQ_BOOSTED + queue_of_pcpu(cpu, true), cpu, look) ||
-	       take_own(of_domain, cpu, false) || take_first_of(of_domain, cpu, look);
+	if (seen.first_since_ns) {
+		seen.now_ns = bpf_ktime_get_ns();
+		seen.bound_since_ns = first_waits_since(bound, cpu);
+		if (first_boosted_is_due(&share, &seen) && take_first_of(of_domain, cpu, look))
+			return true;
+	}
+	return take_first_of(bound, cpu, look) || take_own(of_domain, cpu, false) ||
+	       take_first_of(of_domain, cpu, look);
 }
 
 /* After compare_with_line(). */

@@ -12,9 +12,9 @@
  *            holder. Every change is a compare-and-exchange, so one of both sees the other. The same holds
  *            for a task that makes an address free. All interleavings of these steps:
  *            crates/host/tests/system/vm_slots.rs.
- * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of each for one owner: what is beyond
- *            has no place, and is counted. How it shares: vmm_threads.bpf.h. Beside the kernel's own
- *            scheduler owners have no bound.
+ * Limits.    VMS_MAX, VCPUS_MAX, VCPUS_PER_VM_MAX, and three quarters of the first two for one owner
+ *            (owners.bpf.h): what is beyond has no place, and is counted. How it shares: vmm_threads.bpf.h. A
+ *            VM is placed whole or not at all: a vCPU that finds no place takes its siblings along.
  *
  * A vCPU's state, and what moves it:
  *
@@ -31,6 +31,7 @@
 #define BPF_VCPU_H
 
 #include "bpf/core/held.bpf.h"
+#include "bpf/core/owners.bpf.h"
 
 #define REGISTERS_SAMPLE_INTERVAL_NS 100000000ull
 /* For how long a vCPU without a slot isn't tried again. */
@@ -53,70 +54,6 @@ static __always_inline struct task_ctx *process_of(struct task_struct *p)
 {
 	return bpf_task_storage_get(&task_ctxs, p->group_leader, 0, 0);
 }
-
-/* ---- Owners ---- */
-
-/* The owner of a VM: the user of its process; of root, which runs the VMs of many, its cgroup. */
-#define OWNER_IS_CGROUP (1ull << 63)
-/* Of so many places one owner may have. */
-#define OWNERS_PART(places) ((places) - (places) / 4)
-
-static __always_inline u64 owner_of_current(void)
-{
-	u32 uid = bpf_get_current_uid_gid();
-
-	return uid ? uid : bpf_get_current_cgroup_id() | OWNER_IS_CGROUP;
-}
-
-#ifndef BESIDE
-/* What it has, in the task's context: see visit_sibling(). */
-static __noinline int sum_owned(struct task_ctx *tctx, u64 owner)
-{
-	u32 slot;
-
-	if (!tctx)
-		return 0;
-	tctx->owned_vms = 0;
-	tctx->owned_vcpus = 0;
-	bpf_for (slot, 0, VMS_MAX) {
-		struct vm *vm = vm_at(slot);
-
-		if (!vm || vm->in_use <= VM_SLOT_OPEN || vm->owner != owner)
-			continue;
-		tctx->owned_vms++;
-		tctx->owned_vcpus += vm->vcpu_count;
-	}
-	return 0;
-}
-
-/* Has it all places that one owner may have? Of vCPUs that come at once, one per pCPU may pass that bound. */
-static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
-{
-	sum_owned(tctx, owner);
-	return (for_new_vm && tctx->owned_vms >= OWNERS_PART(config.vm_places)) ||
-	       tctx->owned_vcpus >= OWNERS_PART(VCPUS_MAX);
-}
-
-/*
- * Has it more VMs than that? Asked when a place is taken: others of its VMs may have come since the first
- * look. Each counts itself and all that took their places before, so they don't pass the bound together.
- */
-static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
-{
-	sum_owned(tctx, owner);
-	return tctx->owned_vms > OWNERS_PART(config.vm_places);
-}
-#else
-static __always_inline bool has_its_places(struct task_ctx *tctx, u64 owner, bool for_new_vm)
-{
-	return false;
-}
-
-static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
-{
-	return false;
-}
-#endif
 
 /* ---- Joining ---- */
 
@@ -219,6 +156,8 @@ static __noinline u32 vm_slot_of(struct task_ctx *tctx, u64 kvm, u32 pid, u64 ow
 	vm->owner = owner;
 	vm->threads_vtime_ns = pool_vtime_ns;
 	vm->vcpu_count = 0;
+	vm->vcpus_to_come = vcpus_of(kvm);
+	vm->is_refused = 0;
 	vm->active_vcpu_count = 0;
 	vm->vtime_ns = first_vm_vtime_ns;
 	vm->first_vm_ns = first_vm_vtime_ns;
@@ -366,6 +305,7 @@ static __always_inline void note_refusal(struct task_ctx *tctx, u64 owner, bool 
 	event.refusal.pid = bpf_get_current_pid_tgid() >> 32;
 	event.refusal.uid = bpf_get_current_uid_gid();
 	event.refusal.is_owners_bound = is_owners_bound;
+	event.refusal.owner = owner;
 	send_event(&event);
 }
 
@@ -377,20 +317,19 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	u32 vm_slot = VMS_MAX, slot, index;
 	struct vm *vm = NULL;
 	struct vcpu *vcpu;
-	bool has_all;
+	bool has_all = false, has_room;
 
 	if (!tctx || scheduler_ends || (s64)(tctx->refused_until_ns - now) > 0)
 		return 0;
 	owner = owner_of_current();
-	has_all = has_its_places(tctx, owner, !bpf_map_lookup_elem(&vm_by_address, &kvm));
-	if (has_all)
-		goto refused;
-	vm_slot = vm_slot_of(tctx, kvm, pid_tgid >> 32, owner);
+	has_room = has_places_for(tctx, owner, kvm, &has_all);
+	vm_slot = has_room ? vm_slot_of(tctx, kvm, pid_tgid >> 32, owner) : VMS_MAX;
 	if (vm_slot == VM_SLOT_COME_AGAIN)
 		return 0; /* the next time that it gets a pCPU */
-	has_all = vm_slot == VM_SLOT_OWNERS_BOUND;
+	if (vm_slot == VM_SLOT_OWNERS_BOUND)
+		has_all = true;
 	vm = vm_at(vm_slot);
-	if (vm_slot >= VMS_MAX || !vm)
+	if (vm_slot >= VMS_MAX || !vm || vm->is_refused)
 		goto refused;
 	slot = claim_vcpu_slot();
 	vcpu = vcpu_at(slot);
@@ -415,7 +354,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu->holds_in_a_row = 0;
 	vcpu->rests = 0;
 	vcpu->normal_pcpu = bpf_get_smp_processor_id();
-	vcpu->narrow = 0;
+	vcpu->breadth = config.wide_pcpu_count;
 	vcpu->goes_first = 0;
 	on_vcpu_joins(vcpu);
 	vcpu->active = 1;
@@ -429,8 +368,10 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	return 0;
 refused:
 	/* A VM's slot that was claimed for this vCPU alone is free again. */
-	if (vm && vm_slot < VMS_MAX)
+	if (vm && vm_slot < VMS_MAX) {
+		vm->is_refused = 1;
 		let_go_of_vm(vm);
+	}
 	note_refusal(tctx, owner, has_all, now);
 	return 0;
 }
@@ -515,11 +456,15 @@ static __always_inline int note_vcpu(struct task_struct *current, u64 kvm_vcpu, 
 		return 0;
 	vcpu = vcpu_of(tctx);
 	if (vcpu) {
-		if (vcpu->kvm_vcpu == kvm_vcpu) {
+		const struct vm *vm = vm_at(vcpu->vm);
+		bool stays = vcpu->kvm_vcpu == kvm_vcpu && vm && !vm->is_refused;
+
+		if (stays) {
 			sample_registers(vcpu);
 			return 0;
 		}
-		unregister_vcpu(tctx); /* a VMM that runs another vCPU in the same thread */
+		/* A sibling has no place, or the VMM runs another vCPU in the same thread. */
+		unregister_vcpu(tctx);
 	}
 	return register_vcpu(tctx, kvm_vcpu, kvm, vcpu_id);
 }

@@ -71,10 +71,21 @@ struct sched_ext_entity {
 
 struct kernfs_node {
 	u64 id;
+	const char *name;
 };
 
 struct cgroup {
+	int level;
 	struct kernfs_node *kn;
+	struct cgroup *ancestors[]; /* by level, itself the last */
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct kvm___counting {
+	int created_vcpus;
 };
 
 struct cgroup_subsys_state {
@@ -121,6 +132,7 @@ struct task_struct {
 	bool throttled; /* from 6.18 on, with CONFIG_CFS_BANDWIDTH */
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
+	struct css_set *cgroups;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	int pid;
@@ -210,6 +222,25 @@ struct vmcb {
 struct vcpu_svm {
 	struct kvm_vcpu vcpu;
 	struct vmcb *vmcb;
+};
+
+/* Posted interrupts that wait, a bit of each vector. */
+struct pi_desc {
+	unsigned long pir[4];
+};
+
+struct vcpu_vmx {
+	struct kvm_vcpu vcpu;
+	struct pi_desc pi_desc; /* up to 6.15 */
+};
+
+struct vcpu_vt {
+	struct pi_desc pi_desc;
+};
+
+struct vcpu_vmx___vt {
+	struct kvm_vcpu vcpu;
+	struct vcpu_vt vt; /* from 6.16 on */
 };
 
 struct trace_event_raw_kvm_exit {

@@ -148,10 +148,11 @@ static __always_inline void charge_vm_of_thread(const struct task_ctx *tctx, u64
 /* ---- What goes first ---- */
 
 /* Has its VM, or else have its threads, had more than the first waiter? */
-static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
+static __always_inline bool is_ahead_of_line(struct task_struct *p, const struct task_ctx *tctx)
 {
+	const struct pcpu *pcpu = pcpu_of(scx_bpf_task_cpu(p));
 	struct fair_share_config share = config.fair_share;
-	u32 slot = tctx->vm - 1, first = first_in_line_vm;
+	u32 slot = tctx->vm - 1, first = pcpu ? first_in_line_for(pcpu, breadth_of(p)) : 0;
 	struct vm *vm = vm_of_thread(tctx), *other = vm_at(first - 1);
 
 	if (!vm || !first)
@@ -163,7 +164,7 @@ static __always_inline bool is_ahead_of_line(const struct task_ctx *tctx)
 			   other->vtime_ns);
 }
 
-static __always_inline bool goes_first(struct task_ctx *tctx, u64 now, bool is_woken)
+static __always_inline bool goes_first(struct task_struct *p, struct task_ctx *tctx, u64 now, bool is_woken)
 {
 	struct fair_share_config share = config.fair_share;
 	struct vmm_thread_observation seen = {.was_blocked = is_woken, .went_first = tctx->goes_first};
@@ -175,7 +176,7 @@ static __always_inline bool goes_first(struct task_ctx *tctx, u64 now, bool is_w
 	seen.first_ran_ns = tctx->first_ran_ns;
 	seen.is_vcpu =
 	    tctx->refused_until_ns && (s64)(tctx->refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0;
-	seen.vm_is_ahead = is_ahead_of_line(tctx);
+	seen.vm_is_ahead = is_ahead_of_line(p, tctx);
 	return vmm_thread_goes_first(&share, &seen);
 }
 

@@ -27,7 +27,7 @@ _Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOO
  */
 u32 decided_pcpu_count;
 /* A pCPU is micro-sliced if its rank is below this. */
-u32 micro_pcpu_count;
+OWN_LINE u32 micro_pcpu_count;
 
 #define RESCUE_MAX 4096
 

@@ -83,20 +83,23 @@ static __always_inline bool end_acceleration(struct vcpu *vcpu, u32 to_state, u3
 
 /*
  * A micro slice is taken from the next vCPU of its pCPU. So a VM that has had more than that of the first
- * waiter has none until the others have caught up. Clocks of vCPUs that may run on some pCPUs only say
- * nothing about the others. Not static, and not inline, for the stack: see look_at_home().
+ * waiter has none until the others have caught up. That is the first one where its vCPU ran last. Not static,
+ * and not inline, for the stack: see look_at_home().
  */
 __noinline int is_over_its_share(u32 slot)
 {
 	struct fair_share_config share = config.fair_share;
-	u32 first = first_in_line_vm - 1;
 	struct vcpu *vcpu = vcpu_at(slot);
-	struct vm *vm, *other = vm_at(first);
+	const struct pcpu *home = vcpu ? pcpu_of(vcpu->normal_pcpu) : NULL;
+	struct vm *vm, *other;
+	u32 first;
 
-	if (!vcpu || !other || vcpu->narrow)
+	if (!vcpu || !home)
 		return false;
+	first = first_in_line_for(home, vcpu->breadth) - 1;
 	vm = vm_at(vcpu->vm);
-	return vm && vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
+	other = vm_at(first);
+	return vm && other && vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
 				 other->vtime_ns);
 }
 

@@ -29,6 +29,18 @@ pub fn classify(code: &GuestCode, layout: &GuestLayout, rip: u64) -> GuestClass 
     GuestClass::of(unsafe { c::classify(code, layout, rip) })
 }
 
+/// Whether users' sessions are below this cgroup (`policy/vm_owner.h`).
+pub fn cgroup_is_users(seen: &OwnerObservation) -> bool {
+    // SAFETY: the pointer comes from a reference; the C bounds every index by the array's constant length.
+    unsafe { c::cgroup_is_users(seen) != 0 }
+}
+
+/// Whether this cgroup is the owner of a VMM's VMs, if none further out is.
+pub fn cgroup_is_owner(seen: &OwnerObservation) -> bool {
+    // SAFETY: the pointer comes from a reference; the C bounds every index by the array's constant length.
+    unsafe { c::cgroup_is_owner(seen) != 0 }
+}
+
 /// Code whose preemption makes others wait (paper, Table 3).
 pub fn class_is_critical(class: GuestClass) -> bool {
     // SAFETY: plain values.
@@ -310,6 +322,12 @@ pub fn vmm_threads_weight(vm_weight: u32, active_vcpu_count: u32) -> u64 {
 pub fn vmm_thread_goes_first(config: &FairShareConfig, seen: &VmmThreadObservation) -> bool {
     // SAFETY: likewise.
     unsafe { c::vmm_thread_goes_first(config, seen) != 0 }
+}
+
+/// Whether the first boosted vCPU goes before those that a pCPU prefers (`policy/fair_share.h`).
+pub fn first_boosted_is_due(config: &FairShareConfig, seen: &BoostedObservation) -> bool {
+    // SAFETY: both pointers come from references.
+    unsafe { c::first_boosted_is_due(config, seen) != 0 }
 }
 
 /// May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling

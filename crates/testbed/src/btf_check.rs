@@ -41,7 +41,7 @@ pub fn of_image(image: &Path) -> Result<Verdict> {
             _ => {}
         }
     }
-    let vmlinux = decompress(image)?;
+    let vmlinux = vmlinux_of(image)?;
     let verdict = of_vmlinux(&vmlinux).map_err(|cause| Error::file(image, cause))?;
     let word = match verdict {
         Verdict::Good => "good",
@@ -74,7 +74,7 @@ fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
 
 /// The ELF file inside a bzImage: the boot protocol's header says where the payload is, its first bytes say
 /// how it is packed.
-fn decompress(image: &Path) -> Result<Vec<u8>> {
+pub fn vmlinux_of(image: &Path) -> Result<Vec<u8>> {
     let bytes = std::fs::read(image).map_err(|cause| Error::file(image, cause))?;
     let word =
         |at: usize| bytes.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);

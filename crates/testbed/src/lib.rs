@@ -51,6 +51,7 @@ pub mod trace_processor;
 pub mod trial;
 pub mod workload;
 
+pub use btf_check::vmlinux_of;
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestSpec, Pv};
 pub use host::{GuestImage, Host, built_binary};

@@ -21,6 +21,8 @@ pub enum Event {
 pub struct Refusal {
     pub pid: u32,
     pub uid: u32,
+    /// Whose VMs are counted together.
+    pub owner: u32,
     pub is_owners_bound: bool,
 }
 
@@ -41,8 +43,8 @@ pub(crate) fn parse_event(bytes: &[u8]) -> Option<Event> {
             Some(Event::Resize { at_ns, micro_pcpu_count, reason: reason.value() })
         }
         EventKind::Refusal => {
-            let RefusalEvent { pid, uid, is_owners_bound, .. } = zerocopy::transmute!(event.payload);
-            Some(Event::Refusal(Refusal { pid, uid, is_owners_bound: is_owners_bound != 0 }))
+            let RefusalEvent { pid, uid, is_owners_bound, owner } = zerocopy::transmute!(event.payload);
+            Some(Event::Refusal(Refusal { pid, uid, owner, is_owners_bound: is_owners_bound != 0 }))
         }
     }
 }

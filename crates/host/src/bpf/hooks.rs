@@ -55,7 +55,7 @@ impl Hooks {
             check_release(&kernel("osrelease"), cause)?;
         }
         let function = match host.vendor {
-            KvmVendor::Amd => "svm_deliver_interrupt",
+            KvmVendor::Amd => "svm_complete_interrupt_delivery",
             KvmVendor::Intel => "vmx_deliver_interrupt",
             KvmVendor::Other => "",
         };

@@ -23,15 +23,13 @@ struct Heard {
 /// The owners of which the operator has heard, or may have to hear.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// By user; root's VMs are of many owners, told apart by their processes.
-    owners: BTreeMap<(u32, u32), Heard>,
+    owners: BTreeMap<u32, Heard>,
 }
 
 impl Refusals {
     /// The line that is due, if one is.
     pub fn hear(&mut self, refusal: Refusal, now: Instant) -> Option<String> {
-        let Refusal { pid, uid, is_owners_bound } = refusal;
-        let owner = if uid == 0 { (0, pid) } else { (uid, 0) };
+        let Refusal { pid, uid, owner, is_owners_bound } = refusal;
         self.owners.retain(|_, heard| now.duration_since(heard.first) < AGAIN_AFTER);
         if !self.owners.contains_key(&owner) && self.owners.len() >= OWNERS_MAX {
             return None;
@@ -48,7 +46,7 @@ impl Refusals {
         };
         let user = if uid == 0 { String::new() } else { format!(" (user {uid})") };
         Some(format!(
-            "the VM of pid {pid}{user} has no place, or some of its vCPUs have none: {cause}; it shares as one VM with all such of its owner, and is never accelerated"
+            "the VM of pid {pid}{user} has no place: {cause}; it shares as one VM with all such of its owner, and is never accelerated"
         ))
     }
 }
@@ -57,8 +55,8 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    fn of(pid: u32, uid: u32) -> Refusal {
-        Refusal { pid, uid, is_owners_bound: true }
+    fn of(pid: u32, owner: u32) -> Refusal {
+        Refusal { pid, uid: 1000, owner, is_owners_bound: true }
     }
 
     #[test]
@@ -75,17 +73,18 @@ mod tests {
             assert_eq!(refusals.hear(refusal, at), None);
             refusals.hear(refusal, at + LASTS_FOR)
         };
-        let line = hear_twice(of(7, 1000), start).expect("a line");
+        let line = hear_twice(of(7, 1), start).expect("a line");
         assert!(line.contains("pid 7 (user 1000)") && line.contains("as many as one may have"), "{line}");
-        assert!((8..1000).all(|pid| hear_twice(of(pid, 1000), start).is_none()));
-        assert!(hear_twice(of(7, 0), start).is_some() && hear_twice(of(8, 0), start).is_some());
-        assert!(hear_twice(of(9, 1000), start + AGAIN_AFTER).is_some());
+        assert!((8..1000).all(|pid| hear_twice(of(pid, 1), start).is_none()));
+        assert!(hear_twice(of(7, 2), start).is_some() && hear_twice(of(8, 3), start).is_some());
+        assert!(hear_twice(of(9, 1), start + AGAIN_AFTER).is_some());
     }
 
     #[test]
     fn owners_without_number_bring_no_lines_without_number() {
         let (start, mut refusals) = (Instant::now(), Refusals::default());
-        let mut hear_all = |at| (1..10_000).filter(|uid| refusals.hear(of(1, *uid), at).is_some()).count();
+        let mut hear_all =
+            |at| (1..10_000).filter(|owner| refusals.hear(of(1, *owner), at).is_some()).count();
         assert_eq!([hear_all(start), hear_all(start + LASTS_FOR)], [0, OWNERS_MAX]);
     }
 }

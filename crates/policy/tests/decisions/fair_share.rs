@@ -311,3 +311,21 @@ proptest! {
         prop_assert!(!vmm_thread_goes_first(&no_boost, &seen));
     }
 }
+
+proptest! {
+    /// Two queues, each in the order in which its vCPUs came, and whichever first ones they have: whoever has
+    /// waited for longer than a turn is overtaken by none that came later.
+    #[test]
+    fn boosted_vcpus_are_overtaken_for_a_turn_at_most(
+        now_ns in 1u64 << 40..1 << 50, first_ns in 0..1u64 << 34, bound_ns in 0..1u64 << 34, is_bound in any::<bool>(),
+    ) {
+        let config = FairShareConfig::DEFAULT;
+        let (first, bound) = (now_ns - first_ns, now_ns - bound_ns);
+        let bound_since_ns = if is_bound { bound } else { 0 };
+        let seen = BoostedObservation { now_ns, first_since_ns: first, bound_since_ns };
+        let is_due = first_boosted_is_due(&config, &seen);
+        prop_assert_eq!(is_due, first_ns > config.slice_ns && (!is_bound || first < bound));
+        let nobody = BoostedObservation { first_since_ns: 0, ..seen };
+        prop_assert!(!first_boosted_is_due(&config, &nobody));
+    }
+}

@@ -15,4 +15,5 @@ mod pool_size;
 mod queue_domain;
 mod replay;
 mod urgent_events;
+mod vm_owner;
 mod worth_helping;

@@ -38,6 +38,7 @@ mod other_hosts {
     mod guest_kernels;
     mod host_kernels;
     mod intel;
+    mod kvm_types;
     mod monitoring;
     mod observe;
     mod package;

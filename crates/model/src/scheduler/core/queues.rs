@@ -5,6 +5,7 @@ use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
+use microslice_policy::BoostedObservation;
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 
@@ -101,6 +102,7 @@ impl<H: Hooks> FairShare<H> {
         debug_assert_eq!(self.accounts[vcpu].place, Place::Nowhere, "vCPU {vcpu} is in a queue already");
         self.came += 1;
         let turn = if first { -(self.came as i64) } else { self.came as i64 };
+        self.accounts[vcpu].queued_at_ns = machine.now_ns;
         self.put(machine, Place::Boosted(queue, Boosted { turn, vcpu }));
     }
 
@@ -170,6 +172,16 @@ impl<H: Hooks> FairShare<H> {
         let [shared, own] = self.domains.queues_of(machine, pcpu).map(|queue| &self.queues[queue].boosted);
         if shared.is_empty() && own.is_empty() {
             return None;
+        }
+        let waits_since = |first: Option<&Boosted>| first.map_or(0, |it| self.accounts[it.vcpu].queued_at_ns);
+        let first = shared.iter().take(LOOK_MAX).find(|boosted| machine.allows(boosted.vcpu, pcpu));
+        let seen = BoostedObservation {
+            now_ns: machine.now_ns,
+            first_since_ns: waits_since(first),
+            bound_since_ns: waits_since(own.first()),
+        };
+        if policy::first_boosted_is_due(&self.rules, &seen) {
+            return first.map(|first| first.vcpu);
         }
         let boosted = || merged(shared, own).map(|boosted| boosted.vcpu);
         let own = boosted().take(LOOK_MAX).find(|&vcpu| ran_here_last(machine, vcpu, pcpu));

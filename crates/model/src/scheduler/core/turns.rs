@@ -74,8 +74,10 @@ impl<H: Hooks> FairShare<H> {
         starving.sort_unstable_by_key(|&waiter| std::cmp::Reverse(waiter));
         for vcpu in starving.into_iter().map(|waiter| waiter.vcpu) {
             self.take(machine, vcpu, machine.vcpus[vcpu].pcpu);
+            let queued_at_ns = self.accounts[vcpu].queued_at_ns;
             self.put_boosted(machine, vcpu, false);
-            self.accounts[vcpu].out_of_order = true;
+            let account = &mut self.accounts[vcpu];
+            (account.queued_at_ns, account.out_of_order) = (queued_at_ns, true);
         }
     }
 

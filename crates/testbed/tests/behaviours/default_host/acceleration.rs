@@ -3,7 +3,7 @@
 use crate::common::intervals::{Intervals, figure};
 use crate::common::{
     FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold,
-    count, observed, on_host, replay, run, scheduler_state, seconds, start_scheduler,
+    count, observed, on_host, print, replay, run, scheduler_state, seconds, start_scheduler,
     start_scheduler_that_knows, statistics, stop_scheduler, sum, wait_until_it_says, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
@@ -273,6 +273,7 @@ fn the_verifier_walks_about_as_many_instructions_as_recorded() {
             let section = recorded.split(section).nth(1).expect("counts of the default host");
             let recorded = counts_of(section.split("\n[").next().expect("a section"));
             let now = run(host, &format!("microslice {command} --instruction-counts"));
+            print(&format!("{command}:\n{now}"));
             let now = counts_of(&now);
             assert_eq!(
                 now.iter().map(|(name, _)| name).collect::<Vec<_>>(),
