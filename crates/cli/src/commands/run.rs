@@ -355,6 +355,26 @@ pub(super) fn failure(error: HostError) -> Failure {
     if error.is_refusal() { Failure::bad_input(error) } else { Failure::broken(error) }
 }
 
+/// Those flags that aren't a number or a word.
+fn take_others(args: &Run, settings: &mut Settings) {
+    let is_given = |settings: &mut Settings, key: &str| {
+        settings.places.remove(key);
+        settings.flags_given.insert(key.to_owned());
+    };
+    if args.micro_cpus_limit.is_some() {
+        is_given(settings, "micro-cpus-limit");
+        settings.micro_cpus_limit = args.micro_cpus_limit;
+    }
+    if let Some(list) = &args.normal_cpus {
+        is_given(settings, "normal-cpus");
+        settings.normal_cpus = list.clone();
+    }
+    if args.max_wait.is_some() {
+        is_given(settings, "max-wait");
+        settings.max_wait = args.max_wait;
+    }
+}
+
 /// Flags over file over defaults.
 fn settings_of(args: &Run) -> Result<Settings, Failure> {
     let mut settings = Settings::from_file(args.config.as_deref()).map_err(failure)?;
@@ -388,21 +408,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         delay_unsafe,
         delay_look_us
     );
-    if args.micro_cpus_limit.is_some() {
-        settings.micro_cpus_limit = args.micro_cpus_limit;
-        settings.places.remove("micro-cpus-limit");
-        settings.flags_given.insert("micro-cpus-limit".to_owned());
-    }
-    if let Some(list) = &args.normal_cpus {
-        settings.normal_cpus = list.clone();
-        settings.places.remove("normal-cpus");
-        settings.flags_given.insert("normal-cpus".to_owned());
-    }
-    if args.max_wait.is_some() {
-        settings.max_wait = args.max_wait;
-        settings.places.remove("max-wait");
-        settings.flags_given.insert("max-wait".to_owned());
-    }
+    take_others(args, &mut settings);
     if args.dry_run {
         settings.flags_given.insert("dry-run".to_owned());
     }

@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn the_helper_handles_one_request_after_the_other() {
-        let (mut boosts, _, mut machine) = all_wait(4, 3, Vec::new());
-        (0..3).for_each(|number| assert_eq!(boosts.ask(&mut machine, vcpu(number), Cause::TlbYield), Ok(())));
+        let (mut boosts, _, machine) = all_wait(4, 3, Vec::new());
+        (0..3).for_each(|number| assert_eq!(boosts.ask(&machine, vcpu(number), Cause::TlbYield), Ok(())));
         assert_eq!(boosts.next_due_ns(), LATENCY_NS);
         assert_eq!(boosts.take_due(LATENCY_NS - 1), None);
         let due = [LATENCY_NS, LATENCY_NS + HELPER_NS, LATENCY_NS + 2 * HELPER_NS];
@@ -351,7 +351,7 @@ mod tests {
             let (mut boosted_ns, vm) = (0, machine.vcpus[vcpu(0)].vm);
             for (pause_ns, ran_ns) in steps {
                 machine.now_ns += pause_ns;
-                if boosts.ask(&mut machine, vcpu(0), Cause::Virq).is_err() {
+                if boosts.ask(&machine, vcpu(0), Cause::Virq).is_err() {
                     continue;
                 }
                 machine.now_ns = boosts.next_due_ns();

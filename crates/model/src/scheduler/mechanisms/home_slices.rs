@@ -44,7 +44,7 @@ impl<Normal: Core> MicroSliced<Normal> {
     /// A pCPU of the normal pool for one whose VM's bound asks: also from a sibling, whatever their VM has
     /// had, and wherever it may run.
     pub(super) fn home_for_bound(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
-        let rules = AccelerateConfig { home_slices: 1, ..self.rules.clone() };
+        let rules = AccelerateConfig { home_slices: 1, ..self.rules };
         let takes_it = |&pcpu: &PcpuId| {
             let seen = self.look_at_home(machine, vcpu, pcpu);
             let seen = HomeObservation { vm_is_ahead: 0, is_sibling: 0, ..seen };
