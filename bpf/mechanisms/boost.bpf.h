@@ -310,7 +310,7 @@ __noinline int end_with_turn(u32 slot, u32 runnable)
 
 /*
  * The helper may preempt the thread that it boosted, and take that back while it is stopped: then it waits
- * like any other, and nothing is called. Whoever looks at waiting vCPUs calls this first.
+ * like any other, and no tracepoint tells. The helper has it settled.
  */
 __noinline int settle_taken_back(u32 slot)
 {

@@ -152,7 +152,6 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	sibling = vcpu_at(entry - 1);
 	if (!entry || entry - 1 == self || !sibling)
 		return 1;
-	settle_taken_back(entry - 1);
 	seen.state = sibling->state;
 	seen.preempted = sibling->preempted;
 	seen.yielded = sibling->yielded;
@@ -296,7 +295,7 @@ static __always_inline bool is_throttled(struct task_struct *p)
 	return queue && bpf_core_field_exists(queue->throttle_count) && BPF_CORE_READ(queue, throttle_count) > 0;
 }
 
-/* The helper runs it for a vCPU that has waited for long. */
+/* The helper runs it for a vCPU that has waited for long, or was stopped when its boost was taken back. */
 SEC("syscall")
 int look_at_wait(struct bound_request *request)
 {

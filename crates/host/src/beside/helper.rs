@@ -84,6 +84,9 @@ pub trait Requests: Send + 'static {
         None
     }
 
+    /// The boost was taken back: a thread that is stopped waits like any other from now on.
+    fn settle(&self, _slot: u32) {}
+
     /// Hears that the boost ends now.
     fn note_taken_back(&self, slot: u32);
 
@@ -357,6 +360,7 @@ impl<R: Requests> Work<R> {
             // It stays in the ledger, for another that may: it is no return.
             return;
         }
+        self.events.settle(boost.slot);
         self.ledger.strike(boost.place);
         count(&self.counts.returns);
     }

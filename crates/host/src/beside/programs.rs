@@ -287,6 +287,13 @@ impl Requests for BoostEvents {
         self.waits.look(&self.vcpus)
     }
 
+    fn settle(&self, slot: u32) {
+        let vcpu: Option<Vcpu> = self.vcpus.get(slot);
+        if vcpu.is_some_and(|vcpu| vcpu.preempted != 0 && vcpu.state == VcpuState::Micro.into()) {
+            self.waits.ask(slot);
+        }
+    }
+
     fn note_taken_back(&self, slot: u32) {
         self.taken_back_at.set(slot, crate::machine::clock::monotonic_ns());
     }

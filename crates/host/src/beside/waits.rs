@@ -74,8 +74,8 @@ impl Waits {
         Some(Duration::from_nanos(wait_next_look_ns(self.bound_ns, longest_ns)))
     }
 
-    /// The kernel side looks once more, and asks for it.
-    fn ask(&self, slot: u32) {
+    /// The kernel side looks once more, and asks for it if it is due.
+    pub fn ask(&self, slot: u32) {
         let request = BoundRequest { slot, ..BoundRequest::new_zeroed() };
         let mut options = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as _,

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_a_time_from_a_millisecond_to_a_second() {
+    fn bounds_are_from_a_millisecond_to_a_second() {
         let ns = |text: &str| text.parse::<MaxWait>().map(MaxWait::nanoseconds);
         assert_eq!(ns("10ms"), Ok(10_000_000));
         assert_eq!((ns("1500 us"), ns("1s")), (Ok(1_500_000), Ok(1_000_000_000)));
