@@ -63,8 +63,9 @@ fn a_vm_may_have_its_own_bound_or_none() {
 #[test]
 fn without_overcommit_a_bound_changes_nothing() {
     let config = |policy: &str| crate::common::scenario("dedup-solo", policy, 200 * MS);
-    let (free, bounded) = (run(&config("beside")), run(&config("beside+max_wait=10 ms")));
+    let (free, mut bounded) = (run(&config("beside")), run(&config("beside+max_wait=10 ms")));
     assert_eq!(bounded.pool.acceleration_count(), 0);
+    assert_eq!(bounded.vms[0].late_waits.take(), Some(0));
     assert_eq!(bounded.vms, free.vms);
 }
 
