@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 19] = [
+const LOADS: [&str; 20] = [
     "hog",
     "dozer",
     "sleeper",
@@ -15,6 +15,7 @@ const LOADS: [&str; 19] = [
     "pingpong",
     "heartbeat",
     "kallsyms",
+    "counts",
     "torture",
     "locks",
     "crowd",

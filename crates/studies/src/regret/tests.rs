@@ -67,6 +67,7 @@ const LEFT_OUT: [(&str, &str); 45] = [
     ("a task", "cpu_max"),
     ("a task", "unit"),
     ("a VM", "cpu_max"),
+    ("a VM", "max_wait"),
     ("a VM", "vcpupin"),
     // They change how results are shown, not what happens.
     ("a scenario", "guest_times"),
