@@ -26,8 +26,7 @@ struct furthest {
 static __always_inline struct furthest clocks_of(const struct vcpu *vcpu)
 {
 	struct furthest furthest = {.vcpu_ns = pool_vtime_ns, .vm_ns = first_vm_vtime_ns};
-	const struct pcpu *pcpu =
-	    vcpu->breadth < config.wide_pcpu_count ? pcpu_of(vcpu->normal_pcpu) : NULL;
+	const struct pcpu *pcpu = vcpu->breadth < config.wide_pcpu_count ? pcpu_of(vcpu->normal_pcpu) : NULL;
 
 	if (pcpu && pcpu->vcpus_vtime_ns) {
 		furthest.vcpu_ns = pcpu->vcpus_vtime_ns;

@@ -420,10 +420,10 @@ enum boost_event_kind {
 
 struct boost_event {
 	enum boost_event_kind kind;
-	u32 slot;     /* of the vCPU */
-	u32 tid;      /* its thread */
-	u32 asked_on; /* the pCPU of whoever waits for it; ASKED_BY_ITSELF: nobody has complained */
-	u32 waits_on; /* where it was stopped: balancing may have moved it since */
+	u32 slot;      /* of the vCPU */
+	u32 tid;       /* its thread */
+	u32 asked_on;  /* the pCPU of whoever waits for it; ASKED_BY_ITSELF: nobody has complained */
+	u32 waits_on;  /* where it was stopped: balancing may have moved it since */
 	u32 for_bound; /* its VM's bound asks: also if it is pinned */
 	/* When that thread was started, by the boot clock: with the tid it is that thread and no other. */
 	u64 start_ns;

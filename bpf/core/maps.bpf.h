@@ -60,7 +60,7 @@ struct task_ctx {
 	/* Of a vCPU that looks for a place, while it does. */
 	u32 owned_vms;
 	u32 owned_vcpus;
-	u32 placed_vcpus; /* of all owners */
+	u32 placed_vcpus;	   /* of all owners */
 	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
 	u64 process_refused_at_ns; /* when that was seen last */
 };

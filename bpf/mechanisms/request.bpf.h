@@ -99,8 +99,9 @@ __noinline int is_over_its_share(u32 slot)
 	first = first_in_line_for(home, vcpu->breadth) - 1;
 	vm = vm_at(vcpu->vm);
 	other = vm_at(first);
-	return vm && other && vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
-				 other->vtime_ns);
+	return vm && other &&
+	       vm_is_ahead(&share, size_of(vm, vcpu->vm), vm->vtime_ns, size_of(other, first),
+			   other->vtime_ns);
 }
 
 /* It would serve a request at once. */

@@ -292,7 +292,8 @@ static __always_inline bool is_throttled(struct task_struct *p)
 		return true;
 	if (bpf_core_field_exists(p->se.cfs_rq))
 		queue = BPF_CORE_READ(p, se.cfs_rq);
-	return queue && bpf_core_field_exists(queue->throttle_count) && BPF_CORE_READ(queue, throttle_count) > 0;
+	return queue && bpf_core_field_exists(queue->throttle_count) &&
+	       BPF_CORE_READ(queue, throttle_count) > 0;
 }
 
 /* The helper runs it for a vCPU that has waited for long, or was stopped when its boost was taken back. */
