@@ -305,9 +305,11 @@ int look_at_wait(struct bound_request *request)
 	struct wait_observation seen = {.bound_ns = config.max_wait_ns};
 	u32 decision;
 
-	if (!vcpu || vcpu->rests)
+	if (!vcpu)
 		return 0;
 	settle_taken_back(slot);
+	if (vcpu->rests)
+		return 0;
 	seen.waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
 	seen.state = vcpu->state;
 	decision = decide_on_wait(&seen);

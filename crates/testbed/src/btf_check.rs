@@ -62,7 +62,8 @@ fn of_vmlinux(vmlinux: &[u8]) -> std::result::Result<Verdict, String> {
     Ok(if arguments <= 2 || has_twin { Verdict::Good } else { Verdict::Broken })
 }
 
-fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
+/// Returns how many arguments a function has by a kernel's or a module's types.
+pub fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
     btf.resolve_types_by_name(function).ok()?.into_iter().find_map(|found| match found {
         Type::Func(func) => match btf.resolve_chained_type(&func as &dyn BtfType).ok()? {
             Type::FuncProto(proto) => Some(proto.parameters.len()),

@@ -15,7 +15,7 @@
 // They panic where nobody reads.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod btf_check;
+pub mod btf_check;
 pub mod cache;
 pub mod campaign;
 mod children;

@@ -84,8 +84,7 @@ impl Waits {
             ..Default::default()
         };
         // SAFETY: the kernel reads as many bytes as said, of what lives until the call returns. It writes to
-        // the options only.
-        let result = unsafe { bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
-        debug_assert_eq!(result, 0, "a program without conditions");
+        // the options only. Should it refuse, the next look asks again.
+        let _ = unsafe { bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
     }
 }

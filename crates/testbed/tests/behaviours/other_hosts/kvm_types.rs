@@ -1,7 +1,8 @@
 //! Whether KVM has the structs and functions that `bpf/` reads and hooks, by the types of each kernel in the
 //! cache. Both vendors' modules are looked at, and nothing is booted.
 
-use btf_rs::{Btf, BtfType, Member, Type};
+use btf_rs::{Btf, Member, Type};
+use microslice_testbed::btf_check::argument_count;
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Kernel};
 use object::{Object, ObjectSection};
@@ -56,16 +57,6 @@ fn offset(btf: &Btf, path: &str) -> Option<u32> {
         (bits, kind) = (bits + at, next);
     }
     Some(bits / 8)
-}
-
-fn argument_count(btf: &Btf, function: &str) -> Option<usize> {
-    btf.resolve_types_by_name(function).ok()?.into_iter().find_map(|found| match found {
-        Type::Func(func) => match btf.resolve_chained_type(&func as &dyn BtfType).ok()? {
-            Type::FuncProto(proto) => Some(proto.parameters.len()),
-            _ => None,
-        },
-        _ => None,
-    })
 }
 
 struct Kvm {
