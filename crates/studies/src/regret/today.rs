@@ -64,7 +64,7 @@ const MACHINES: [(u64, Machine); 3] = [
 /// Draws a host: a part of one of the machines, or all of it, with other costs in half of all.
 pub fn draw_host(draw: &mut Draw) -> Host {
     let machine = draw.weighted(&MACHINES);
-    let pcpus: u64 = draw.weighted(&[(15, 8), (25, 16), (20, 24), (30, 32), (10, 48)]);
+    let pcpus: u64 = draw.weighted(&[(20, 8), (30, 16), (20, 24), (25, 32), (5, 48)]);
     let threads = draw.weighted(&[(70, 2), (30, 1)]);
     let has_two_sockets = machine.may_have_two_sockets && draw.chance(60);
     let llc_pcpus = match machine.llc_cores * threads {
