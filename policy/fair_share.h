@@ -261,6 +261,28 @@ POLICY u32 first_boosted_is_due(const struct fair_share_config *config,
 	       (!seen->bound_since_ns || vtime_before(seen->first_since_ns, seen->bound_since_ns));
 }
 
+/* ---- The heir of a directed yield ---- */
+
+struct yield_heir_observation {
+	u32 is_queued; /* it waits in a queue */
+	u32 affinity_allows;
+};
+
+/*
+ * Returns whether it may run on the pCPU of the spinner. If not the spinner gives up nothing: a turn of all
+ * others there helps nobody that it waits for. One that only the clocks keep back has its turn the sooner.
+ */
+POLICY u32 heir_may_come(const struct yield_heir_observation *seen)
+{
+	return seen->is_queued && seen->affinity_allows;
+}
+
+/*
+ * How many heirs may be turned down in one pause-loop exit. KVM locks two runqueues for each that it tries.
+ * After these its search ends as if one had been found.
+ */
+#define HEIRS_TRIED_MAX 3u
+
 /*
  * Returns whether warm caches are worth the wait of the first in the queue. They save less than a
  * millisecond, so that wait is kept below a tenth of a slice.

@@ -117,8 +117,12 @@ static __always_inline bool yield_to(struct task_struct *from, struct task_struc
 {
 	struct vcpu *vcpu = vcpu_of(task_ctx_of(from));
 
-	if (vcpu && to && keeps_its_pcpu(vcpu))
-		return false;
+	/*
+	 * KVM tries the next sibling. After a few its search ends: this one's slice isn't over, so it goes
+	 * on.
+	 */
+	if (vcpu && to && (keeps_its_pcpu(vcpu) || !heir_comes(from, vcpu, to)))
+		return ++vcpu->heirs_tried >= HEIRS_TRIED_MAX;
 	if (vcpu) {
 		vcpu->yielded = 1;
 		on_gives_up(vcpu, to);

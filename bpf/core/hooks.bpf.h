@@ -99,6 +99,8 @@ HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct p
  * guest.
  */
 HOOK bool keeps_its_pcpu(struct vcpu *vcpu);
+/* May the vCPU that KVM found come to its pCPU, if it gives that up? */
+HOOK bool heir_comes(struct task_struct *from, struct vcpu *vcpu, struct task_struct *to);
 /* It gives its pCPU up, to the vCPU that KVM found; NULL: to none. */
 HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to);
 /* It doesn't run any more. True if it has set its state. */

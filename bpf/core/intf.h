@@ -300,7 +300,7 @@ struct vcpu {
 	enum guest_class guest_class;
 	enum held held;	    /* when it was stopped last */
 	u32 holds_in_a_row; /* stops that found it holding something, up to HOLDS_ALWAYS */
-	u32 reserved;
+	u32 heirs_tried;    /* that it didn't yield to, in the present pause-loop exit */
 	u64 rip;
 	u64 runnable_at_ns;
 	u32 rests;	 /* it has used up what it may have, and waits until it may have more */

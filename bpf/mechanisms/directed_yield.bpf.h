@@ -2,8 +2,10 @@
 /*
  * Directed yield: a spinner gives its pCPU to its heir, the sibling that it may wait for.
  *
- * Mechanism. KVM names the heir (ops.yield); its clock says whether it may go before the first waiter. Before
- *            it the pCPU looks into other domains, if it hasn't for a slice (policy/queue_domain.h).
+ * Problem.   On a pCPU where its heir may not run a spinner would give its turn away in vain.
+ * Mechanism. KVM names the heir (ops.yield). If it may not run here nothing is given up (fair_share.h,
+ *            heir_may_come). Else its clock says whether it may go before the first waiter. Before it the
+ *            pCPU looks into other domains, if it hasn't for a slice (policy/queue_domain.h).
  */
 #ifndef BPF_DIRECTED_YIELD_H
 #define BPF_DIRECTED_YIELD_H
@@ -15,6 +17,19 @@ struct directed_yield_vcpu {
 };
 
 static __always_inline struct directed_yield_vcpu *directed_yield_of(const struct vcpu *vcpu);
+
+/* May the heir run on this pCPU? Asked by ops.yield of a spinner there. Not static: see inherit(). */
+__noinline int may_come(struct task_struct *to __arg_trusted, s32 cpu)
+{
+	const struct vcpu *heir = vcpu_of(task_ctx_of(to));
+	struct yield_heir_observation seen = {};
+
+	if (!heir)
+		return false;
+	seen.is_queued = heir->state == VCPU_RUNNABLE;
+	seen.affinity_allows = may_run_on(to, cpu);
+	return heir_may_come(&seen);
+}
 
 static __always_inline bool clock_lets_inherit(const struct task_ctx *tctx, const struct vcpu *heir, s32 cpu,
 					       const struct pcpu *pcpu)

@@ -54,6 +54,7 @@ __noinline int on_yield(u32 cause)
 	if (!vm || !stats)
 		return 0;
 	slot = tctx->vcpu - 1;
+	self->heirs_tried = 0;
 	seen.micro_pcpu_count = micro_pcpus_for(vm);
 	rip = read_guest_rip(self->kvm_vcpu);
 	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);

@@ -475,7 +475,10 @@ __noinline int on_yield(u32 cause)
 {
 	struct vcpu *self = vcpu_of(task_ctx_of(bpf_get_current_task_btf()));
 
-	if (cause == YIELD_PLE && self && end_urgency(self, URGENT_END_SPUN))
+	if (!self)
+		return 0;
+	self->heirs_tried = 0;
+	if (cause == YIELD_PLE && end_urgency(self, URGENT_END_SPUN))
 		end_urgent_slice(self);
 	return 0;
 }

@@ -219,6 +219,12 @@ HOOK bool keeps_its_pcpu(struct vcpu *vcpu)
 	return false;
 }
 
+HOOK bool heir_comes(struct task_struct *from, struct vcpu *vcpu, struct task_struct *to)
+{
+	/* A micro slice ends in any case. */
+	return vcpu->state != VCPU_RUNNING || may_come(to, scx_bpf_task_cpu(from));
+}
+
 HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 {
 	struct task_ctx *heir = to ? task_ctx_of(to) : NULL;

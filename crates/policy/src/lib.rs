@@ -337,6 +337,12 @@ pub fn first_boosted_is_due(config: &FairShareConfig, seen: &BoostedObservation)
     unsafe { c::first_boosted_is_due(config, seen) != 0 }
 }
 
+/// Whether the heir of a directed yield may run on the spinner's pCPU (`policy/fair_share.h`).
+pub fn heir_may_come(seen: &YieldHeirObservation) -> bool {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::heir_may_come(seen) != 0 }
+}
+
 /// May a vCPU with this clock and weight go before the first of the queue? Its caches are warm, or a sibling
 /// yields to it.
 pub fn may_go_first(config: &FairShareConfig, first_vtime_ns: u64, vtime_ns: u64, weight: u64) -> bool {

@@ -44,7 +44,12 @@ impl Hooks for Lottery {
     }
 
     fn on_hint(core: &mut FairShare<Self>, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
-        core.hooks.directed_yield.on_hint(machine, vcpu, pcpu)
+        match core.hooks.directed_yield.heir_of(machine, vcpu) {
+            Some(heir) if core.may_come(machine, pcpu, heir) => {
+                core.hooks.directed_yield.yields_to(pcpu, heir)
+            }
+            _ => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
+        }
     }
 
     fn goes_first(

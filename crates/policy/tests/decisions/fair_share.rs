@@ -312,6 +312,13 @@ proptest! {
     }
 }
 
+#[test]
+fn a_spinner_yields_only_to_an_heir_that_may_come() {
+    let may_come =
+        |is_queued, affinity_allows| heir_may_come(&YieldHeirObservation { is_queued, affinity_allows });
+    assert_eq!([may_come(1, 1), may_come(1, 0), may_come(0, 1)], [true, false, false]);
+}
+
 proptest! {
     /// Two queues, each in the order in which its vCPUs came, and whichever first ones they have: whoever has
     /// waited for longer than a turn is overtaken by none that came later.

@@ -5,7 +5,7 @@ use super::{Account, FairShare, Hooks};
 use crate::ids::{DomainQueueId, PcpuId, VcpuId};
 use crate::machine::Machine;
 use microslice_policy as policy;
-use microslice_policy::BoostedObservation;
+use microslice_policy::{BoostedObservation, YieldHeirObservation};
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 
@@ -232,6 +232,16 @@ impl<H: Hooks> FairShare<H> {
             Place::Boosted(..) | Place::Ordered(..) => machine.allows(vcpu, pcpu) && clocks_let_it(),
             Place::Nowhere | Place::Local(_) => false,
         }
+    }
+
+    /// Whether an heir that waits may run there.
+    pub fn may_come(&self, machine: &Machine, pcpu: PcpuId, heir: VcpuId) -> bool {
+        let is_queued = matches!(self.accounts[heir].place, Place::Boosted(..) | Place::Ordered(..));
+        let seen = YieldHeirObservation {
+            is_queued: is_queued.into(),
+            affinity_allows: machine.allows(heir, pcpu).into(),
+        };
+        policy::heir_may_come(&seen)
     }
 
     fn may_go_before(&self, first: &Waiter, account: &Account) -> bool {

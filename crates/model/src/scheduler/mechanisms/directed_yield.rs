@@ -4,7 +4,8 @@
 //! Problem.   A spinner keeps the pCPU that the preempted sibling it waits for could run on.
 //! Mechanism. On a pause-loop exit KVM goes round the siblings for one that waits and may be waited for. That
 //!            one runs next on the spinner's pCPU, if its clock isn't a slice ahead of the first that waits
-//!            (`take_heir` in `bpf/`).
+//!            (`take_heir` in `bpf/`). If it may not run there the spinner gives nothing up
+//!            (`heir_may_come`).
 
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::Machine;
@@ -26,18 +27,19 @@ impl DirectedYield {
         }
     }
 
-    /// `vcpu`, which runs on `pcpu`, spins.
-    pub fn on_hint(&mut self, machine: &mut Machine, vcpu: VcpuId, pcpu: PcpuId) -> YieldAnswer {
+    /// Whom KVM finds for `vcpu`, which spins.
+    pub fn heir_of(&mut self, machine: &mut Machine, vcpu: VcpuId) -> Option<VcpuId> {
         let number = machine.vcpus[vcpu].vm;
         // Who waits in a queue that others run from isn't alone.
-        match machine.yields_to(vcpu, self.yielded_to[number], |_, _| false) {
-            Some(sibling) => {
-                self.yielded_to[number] = sibling;
-                self.heirs[pcpu] = Some(sibling);
-                YieldAnswer::Yield
-            }
-            None => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
-        }
+        let sibling = machine.yields_to(vcpu, self.yielded_to[number], |_, _| false)?;
+        self.yielded_to[number] = sibling;
+        Some(sibling)
+    }
+
+    /// The vCPU that runs on `pcpu` gives it up.
+    pub fn yields_to(&mut self, pcpu: PcpuId, heir: VcpuId) -> YieldAnswer {
+        self.heirs[pcpu] = Some(heir);
+        YieldAnswer::Yield
     }
 
     /// A pCPU chooses: its heir, which there is for this one time.
