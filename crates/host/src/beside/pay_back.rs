@@ -37,8 +37,9 @@ struct Account {
     /// The operator's weight, and the one that is in force.
     weight: u32,
     weight_now: u32,
-    used_ns: u64,
-    /// Boosts since `used_ns` was read.
+    /// At the look before; `None`: this is its first.
+    used_ns: Option<u64>,
+    /// Boosts since then.
     boosted_ns: u64,
     owed_ns: u64,
     is_said: bool,
@@ -125,14 +126,14 @@ impl PayBack {
                 inhabited.insert(folder);
             }
         }
-        let left = self.accounts.extract_if(.., |folder, _| !inhabited.contains(folder));
-        for (folder, account) in left {
-            weight_ledger::give_back(
-                &self.controller.weight_file(&folder),
-                &account.lent(account.weight_now),
-            );
-        }
         self.settle_accounts(say);
+        let left: Vec<_> = self.accounts.extract_if(.., |folder, _| !inhabited.contains(folder)).collect();
+        for (folder, account) in &left {
+            weight_ledger::give_back(&self.controller.weight_file(folder), &account.lent(account.weight_now));
+        }
+        if !left.is_empty() {
+            self.note_lowered(say);
+        }
     }
 
     /// A VM in this cgroup had so much by boosts.
@@ -145,12 +146,11 @@ impl PayBack {
         let (Ok(metadata), Ok(weight)) = (std::fs::metadata(&file), weight_ledger::read(&file)) else {
             return;
         };
-        let Some(used_ns) = self.controller.used_ns(folder) else { return };
         let account = Account {
             inode: metadata.ino(),
             weight,
             weight_now: weight,
-            used_ns,
+            used_ns: None,
             boosted_ns,
             owed_ns: 0,
             is_said: false,
@@ -175,21 +175,11 @@ impl PayBack {
                 }
                 (account.weight, account.weight_now) = (weight, weight);
             }
-            let ran_ns = used_ns.saturating_sub(account.used_ns);
-            let seen = PayBackObservation {
-                owed_ns: account.owed_ns,
-                // It was seen for the first time at this look: what it used isn't known yet.
-                boosted_ns: if ran_ns > 0 { std::mem::take(&mut account.boosted_ns) } else { 0 },
-                ran_ns,
-                weight: account.weight,
-                weight_now: account.weight_now,
+            let weight = match account.used_ns.replace(used_ns) {
+                Some(before_ns) => account.pays(used_ns.saturating_sub(before_ns)),
+                None => account.weight,
             };
-            let decision = decide_on_pay_back(&seen);
-            (account.used_ns, account.owed_ns) = (used_ns, decision.owed_ns);
-            next.insert(
-                folder.clone(),
-                decision.weight.max(self.controller.weight_least()).min(account.weight),
-            );
+            next.insert(folder.clone(), weight.max(self.controller.weight_least()).min(account.weight));
             true
         });
         let changes = |(folder, weight): &(PathBuf, u32)| self.accounts[folder].weight_now != *weight;
@@ -198,6 +188,7 @@ impl PayBack {
         if changes.is_empty() {
             return;
         }
+        // Before any weight is written.
         let lent = self
             .accounts
             .iter()
@@ -216,6 +207,17 @@ impl PayBack {
                 Err(cause) if cgroups::is_gone(&cause) => {}
                 Err(cause) => self.say_refusal(&file, &cause, say),
             }
+        }
+        self.note_lowered(say);
+    }
+
+    /// Those that are lowered are in the ledger, and no others.
+    fn note_lowered(&mut self, say: &mut dyn FnMut(&str)) {
+        let lowered = self.accounts.iter().filter(|(_, account)| account.weight_now != account.weight);
+        let lent = lowered
+            .map(|(folder, account)| (self.controller.weight_file(folder), account.lent(account.weight_now)));
+        if let Err(cause) = weight_ledger::replace(&self.ledger, &lent.collect()) {
+            self.say_refusal(&self.ledger.clone(), &cause, say);
         }
     }
 
@@ -236,7 +238,79 @@ impl Drop for PayBack {
 }
 
 impl Account {
+    /// Returns its weight until the next look; it used so much since the one before.
+    fn pays(&mut self, ran_ns: u64) -> u32 {
+        let decision = decide_on_pay_back(&PayBackObservation {
+            owed_ns: self.owed_ns,
+            boosted_ns: std::mem::take(&mut self.boosted_ns),
+            ran_ns,
+            weight: self.weight,
+            weight_now: self.weight_now,
+        });
+        self.owed_ns = decision.owed_ns;
+        decision.weight
+    }
+
     fn lent(&self, next: u32) -> Lent {
         Lent { inode: self.inode, weight: self.weight, ours: [self.weight_now, next] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::cgroups::tests::mount_with;
+
+    /// A second in which a cgroup used so much, some of it by boosts.
+    fn second(pay: &mut PayBack, mount: &Path, used_ms: &mut u64, boosted_ms: u64) -> Vec<String> {
+        *used_ms += 1000;
+        std::fs::write(mount.join("a/cpu.stat"), format!("usage_usec {}\n", *used_ms * 1000)).unwrap();
+        let mut said = Vec::new();
+        pay.owes(Path::new("a"), boosted_ms * 1_000_000);
+        pay.settle_accounts(&mut |line| said.push(line.to_owned()));
+        said
+    }
+
+    #[test]
+    fn weights_are_lowered_given_back_and_left_to_others() {
+        let mount = mount_with(&[("a/cpu.weight", "1000\n"), ("run/x", "")]);
+        let (file, ledger) = (mount.path().join("a/cpu.weight"), mount.path().join("run/weights"));
+        let mut pay = PayBack::new(CpuController::below(mount.path(), false), ledger.clone());
+        let mut used_ms = 0;
+        let weight = || weight_ledger::read(&file).unwrap();
+        let mut pass = |pay: &mut PayBack, boosted_ms| second(pay, mount.path(), &mut used_ms, boosted_ms);
+        pass(&mut pay, 0);
+        assert_eq!(weight(), 1000, "nothing is known of it yet");
+        pass(&mut pay, 200);
+        assert_eq!((weight(), pay.counts().lowered), (800, 1));
+        // Killed now, another one gives it back.
+        assert_eq!((weight_ledger::settle(&ledger), weight()), (1, 1000));
+        std::fs::write(&file, "800").unwrap();
+        pass(&mut pay, 0);
+        assert_eq!((weight(), pay.counts().owed_ns), (1000, 0), "it has paid");
+        pass(&mut pay, 500);
+        assert!(weight() < 1000);
+        std::fs::write(&file, "300").unwrap();
+        let said = pass(&mut pay, 500);
+        assert!(said.len() == 1 && said[0].contains("somebody else wrote 300"), "{said:?}");
+        assert!(weight() < 300 && pay.counts().by_others == 1);
+        std::fs::write(&file, "200").unwrap();
+        assert!(pass(&mut pay, 0).is_empty(), "it is said once");
+        drop(pay);
+        assert_eq!(weight(), 200);
+        assert_eq!(weight_ledger::settle(&ledger), 0);
+    }
+
+    #[test]
+    fn without_a_ledger_no_weight_is_written() {
+        let mount = mount_with(&[("a/cpu.weight", "1000\n")]);
+        let controller = CpuController::below(mount.path(), false);
+        let mut pay = PayBack::new(controller, mount.path().join("nowhere/weights"));
+        let mut used_ms = 0;
+        second(&mut pay, mount.path(), &mut used_ms, 0);
+        let said = second(&mut pay, mount.path(), &mut used_ms, 500);
+        assert!(said.len() == 1 && said[0].contains("isn't paid back"), "{said:?}");
+        assert!(second(&mut pay, mount.path(), &mut used_ms, 500).is_empty(), "it is said once");
+        assert_eq!(weight_ledger::read(&mount.path().join("a/cpu.weight")).unwrap(), 1000);
     }
 }

@@ -137,8 +137,11 @@ pub struct CpuController {
 impl CpuController {
     /// Returns this host's.
     pub fn of_host() -> Self {
-        let mount = Path::new(MOUNT);
-        let is_first = of_version_one().is_some();
+        Self::below(Path::new(MOUNT), of_version_one().is_some())
+    }
+
+    /// Returns that of cgroups that are mounted here, of their first version or their second.
+    pub(crate) fn below(mount: &Path, is_first: bool) -> Self {
         let below = |name: &str| if is_first { mount.join(name) } else { mount.to_owned() };
         Self { weights: below("cpu"), used: below("cpuacct"), is_first }
     }
@@ -273,6 +276,27 @@ pub(crate) mod tests {
         assert_eq!(weights(mount.path(), CGROUP).unwrap(), expected);
         assert_eq!(weights(mount.path(), "/").unwrap(), []);
         assert_eq!(weights(mount.path(), "/elsewhere/deep").unwrap(), []);
+    }
+
+    #[test]
+    fn each_version_has_its_files_and_its_lines() {
+        let mount = mount_with(&[
+            ("a/cpu.weight", "100\n"),
+            ("a/cpu.stat", "usage_usec 7\nuser_usec 3\n"),
+            ("cpu/b/cpu.shares", "1024\n"),
+            ("cpuacct/b/cpuacct.usage", "9\n"),
+        ]);
+        let text = "4:memory:/m\n1:cpu,cpuacct:/b\n0::/a\n";
+        for (is_first, cgroup, used_ns) in [(false, "/a", 7_000), (true, "/b", 9)] {
+            let controller = CpuController::below(mount.path(), is_first);
+            assert_eq!(controller.named_in(text), Some(cgroup));
+            let folder = Path::new(&cgroup[1..]);
+            assert!(controller.weight_file(folder).exists());
+            assert_eq!(controller.used_ns(folder), Some(used_ns));
+            assert_eq!(controller.used_ns(Path::new("gone")), None);
+        }
+        let of_machine: Vec<_> = machine_and_outer(CGROUP).collect();
+        assert_eq!(of_machine, [Path::new("machine.slice/machine-a.scope"), Path::new("machine.slice")]);
     }
 
     #[test]
