@@ -84,6 +84,13 @@ pub fn max_wait_least_ns(micro_slice_ns: u64, vcpu_count: u32, pcpu_count: u32) 
     unsafe { c::max_wait_least_ns(micro_slice_ns, vcpu_count, pcpu_count) }
 }
 
+/// Returns which weight a group has until the next look, so that it pays back what it had by boosts
+/// (`policy/pay_back.h`).
+pub fn decide_on_pay_back(seen: &PayBackObservation) -> PayBackDecision {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::decide_on_pay_back(seen) }
+}
+
 /// True if a sibling in that state, last seen in that class, may have been handed a lock that it can't take
 /// (`policy/heirs.h`).
 pub fn sibling_may_be_heir(state: VcpuState, class: GuestClass) -> bool {

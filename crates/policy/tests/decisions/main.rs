@@ -11,6 +11,7 @@ mod heirs;
 mod held;
 mod interrupts;
 mod max_wait;
+mod pay_back;
 mod pool_size;
 mod queue_domain;
 mod replay;
