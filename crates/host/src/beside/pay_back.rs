@@ -127,11 +127,16 @@ impl PayBack {
             }
         }
         self.settle_accounts(say);
-        let left: Vec<_> = self.accounts.extract_if(.., |folder, _| !inhabited.contains(folder)).collect();
-        for (folder, account) in &left {
-            weight_ledger::give_back(&self.controller.weight_file(folder), &account.lent(account.weight_now));
-        }
-        if !left.is_empty() {
+        let before = self.accounts.len();
+        let controller = &self.controller;
+        self.accounts.retain(|folder, account| {
+            let stays = inhabited.contains(folder);
+            if !stays {
+                weight_ledger::give_back(&controller.weight_file(folder), &account.lent(account.weight_now));
+            }
+            stays
+        });
+        if self.accounts.len() < before {
             self.note_lowered(say);
         }
     }

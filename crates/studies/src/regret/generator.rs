@@ -2,9 +2,9 @@
 //!
 //! Problem.   Programs that an author chose show what the author thought of. Whether a policy can be loaded
 //!            blindly is asked of programs that nobody chose.
-//! Mechanism. Hosts, VMs and programs (`today.rs`, `papers.rs`, `programs.rs`) are drawn from all that scenario
-//!            files can say; each part has a stream of random numbers of its own. What is drawn is written as
-//!            a file, and the run reads that file.
+//! Mechanism. Hosts, VMs and programs (`today.rs`, `papers.rs`, `programs.rs`) are drawn from all that
+//!            scenario files can say. Each part has a stream of random numbers of its own. What is drawn is
+//!            written as a file, and the run reads that file.
 //! Limits.    It is overcommitted, mostly. Where VMs differ in width, policies differ in what a weight means
 //!            (of a vCPU, or of a VM). Programs of the papers aren't drawn.
 

@@ -1,5 +1,5 @@
-//! Hosts and guests of today: processors with APICv, AVIC or IPI virtualization, windows of pause loops that
-//! grow, several caches and sockets, Linux 6.12 in the guests, host tasks and limits beside them.
+//! Hosts and guests of today: processors with APICv, AVIC or IPI virtualization, and pause-loop windows that
+//! grow. There are several caches and sockets, host tasks and limits, and Linux 6.12 in the guests.
 
 use super::draw::{Draw, time};
 use super::generator::{FIRST_VM_STREAM, Host, Kernel, Vm};
