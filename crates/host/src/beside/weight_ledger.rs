@@ -74,7 +74,11 @@ pub fn read(file: &Path) -> io::Result<u32> {
 pub fn write(file: &Path, weight: u32) -> io::Result<()> {
     use std::io::Write;
     // Never made anew where a cgroup is gone.
-    std::fs::OpenOptions::new().write(true).open(file)?.write_all(weight.to_string().as_bytes())
+    std::fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(file)?
+        .write_all(weight.to_string().as_bytes())
 }
 
 fn parse(line: &str) -> Option<(PathBuf, Lent)> {
