@@ -5,11 +5,10 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
-use microslice_metrics::Estimate;
-use microslice_metrics::Unit;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
+use microslice_metrics::{Estimate, Unit};
 use microslice_studies::regret::{
     self, Distribution, FELT_WAITS, Group, Hosts, RegretError, ScenarioResult, Summary, summaries,
 };

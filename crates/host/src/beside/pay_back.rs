@@ -170,7 +170,9 @@ impl PayBack {
             let file = self.controller.weight_file(folder);
             let (Ok(weight), Some(used_ns)) = (weight_ledger::read(&file), self.controller.used_ns(folder))
             else {
-                return false; // it has gone
+                // It has gone, or can't be read: then it owes nothing any more.
+                weight_ledger::give_back(&file, &account.lent(account.weight_now));
+                return false;
             };
             if weight != account.weight_now {
                 self.by_others += 1;

@@ -126,3 +126,18 @@ impl Vm {
         text + &self.guest.text()
     }
 }
+
+/// Draws how long a kernel's handlers and switches take, or nothing: then they take what its kernel has.
+pub fn draw_handlers(draw: &mut Draw) -> Vec<String> {
+    if !draw.chance(15) {
+        return Vec::new();
+    }
+    [
+        ("call_function_handler", 500, 4_000),
+        ("reschedule_handler", 300, 2_000),
+        ("tick_handler", 1_000, 6_000),
+        ("thread_switch", 500, 3_000),
+    ]
+    .map(|(key, low_ns, high_ns)| format!("{key} = \"{}\"", time(draw.over_decades(low_ns, high_ns))))
+    .into()
+}
