@@ -309,6 +309,21 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_that_cannot_be_read_has_its_weight_again() {
+        let mount = mount_with(&[("a/cpu.weight", "1000\n"), ("run/x", "")]);
+        let file = mount.path().join("a/cpu.weight");
+        let ledger = mount.path().join("run/weights");
+        let mut pay = PayBack::new(CpuController::below(mount.path(), false), ledger);
+        let mut used_ms = 0;
+        second(&mut pay, mount.path(), &mut used_ms, 0);
+        second(&mut pay, mount.path(), &mut used_ms, 500);
+        assert!(weight_ledger::read(&file).unwrap() < 1000);
+        std::fs::remove_file(mount.path().join("a/cpu.stat")).unwrap();
+        pay.settle_accounts(&mut |_| {});
+        assert_eq!(weight_ledger::read(&file).unwrap(), 1000);
+    }
+
+    #[test]
     fn without_a_ledger_no_weight_is_written() {
         let mount = mount_with(&[("a/cpu.weight", "1000\n")]);
         let controller = CpuController::below(mount.path(), false);
