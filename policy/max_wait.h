@@ -11,8 +11,11 @@
  *            next look in due - longest wait, at least bound / WAIT_PARTS
  *            least = WAIT_ROOM * vcpus * micro slice / pcpus: below that the slices would take more than
  *            1/WAIT_ROOM of the host
+ *            auto  = MAX_WAIT_AUTO_NS, or MAX_WAIT_EACH_NS for each vCPU that wants to run and that a pCPU
+ *            has, whichever is longer
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
- *            most. No budget refuses these. Nobody is asked for twice before it has run. Bounds below `least`
+ *            most, and two switches with their cold caches. No budget refuses these, so a bound that nobody
+ *            chose grows with the number of those that want to run. Nobody is asked for twice before it has run. Bounds below `least`
  *            can't all be kept.
  */
 #ifndef POLICY_MAX_WAIT_H
@@ -25,6 +28,8 @@
 #define WAIT_ROOM 2u
 #define MAX_WAIT_LEAST_NS 1000000ull   /* 1 ms: looks take time */
 #define MAX_WAIT_MOST_NS 1000000000ull /* 1 s: the schedulers serve whoever waits for two */
+#define MAX_WAIT_AUTO_NS 10000000ull   /* 10 ms: heartbeats and consoles take no notice */
+#define MAX_WAIT_EACH_NS 5000000ull    /* 5 ms: 200 micro slices a second on each pCPU, at most */
 
 struct wait_observation {
 	u64 bound_ns; /* 0: its VM has none */
@@ -61,6 +66,19 @@ POLICY u64 max_wait_least_ns(u64 micro_slice_ns, u32 vcpu_count, u32 pcpu_count)
 	u64 least_ns = WAIT_ROOM * micro_slice_ns * vcpu_count / (pcpu_count ? pcpu_count : 1);
 
 	return least_ns > MAX_WAIT_LEAST_NS ? least_ns : MAX_WAIT_LEAST_NS;
+}
+
+/*
+ * Returns the bound of so many vCPUs that run or want to: `bound_ns`, or `each_ns` for each that a pCPU has
+ * of them.
+ */
+POLICY u64 max_wait_shared_ns(u64 bound_ns, u64 each_ns, u32 wanting_count, u32 pcpu_count)
+{
+	u64 shared_ns = each_ns * wanting_count / (pcpu_count ? pcpu_count : 1);
+
+	if (shared_ns <= bound_ns)
+		return bound_ns;
+	return shared_ns < MAX_WAIT_MOST_NS ? shared_ns : MAX_WAIT_MOST_NS;
 }
 
 POLICY u32 decide_on_wait(const struct wait_observation *seen)

@@ -26,7 +26,6 @@ repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 find "$source/docs" "$source/CHANGELOG.md" -name '*.md' -exec sed -Ei "s#\]\((\.\./|docs/)?lab/#](${repository}/blob/main/docs/lab/#g" {} +
 cp packaging/microslice.toml "$source"
 cp packaging/microslice.service "$source/debian/microslice.service"
-cp packaging/microslice-beside.service "$source/debian/microslice.microslice-beside.service"
 for kind in socket service; do
     cp "packaging/microslice-metrics.$kind" "$source/debian/microslice.microslice-metrics.$kind"
 done

@@ -62,7 +62,7 @@ struct run_config {
 	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
-	u64 max_wait_ns;	   /* beside it: how long vCPUs may wait; 0: for ever */
+	u64 max_wait_ns;	   /* beside it: how long vCPUs may wait at the start; 0: for ever */
 	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
 	enum critical_by critical_by;
 };
@@ -407,6 +407,7 @@ struct boost_stats {
 struct bound_request {
 	u32 slot;
 	u32 reserved;
+	u64 bound_ns; /* how long it may wait now */
 };
 
 /* What the BPF side tells the helper that boosts. */

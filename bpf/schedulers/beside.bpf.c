@@ -297,17 +297,21 @@ static __always_inline bool is_throttled(struct task_struct *p)
 	       BPF_CORE_READ(queue, throttle_count) > 0;
 }
 
+/* How long vCPUs may wait now, as the helper said last. */
+u64 max_wait_ns;
+
 /* The helper runs it for a vCPU that has waited for long, or was stopped when its boost was taken back. */
 SEC("syscall")
 int look_at_wait(struct bound_request *request)
 {
 	u32 slot = request->slot;
 	struct vcpu *vcpu = vcpu_at(slot);
-	struct wait_observation seen = {.bound_ns = config.max_wait_ns};
+	struct wait_observation seen = {.bound_ns = request->bound_ns};
 	u32 decision;
 
 	if (!vcpu)
 		return 0;
+	max_wait_ns = seen.bound_ns;
 	settle_taken_back(slot);
 	if (vcpu->rests)
 		return 0;
@@ -378,7 +382,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	if (!stats || !vm)
 		return;
 	waited_ns = now - vcpu->runnable_at_ns;
-	if (config.max_wait_ns && waited_ns > config.max_wait_ns && !vcpu->rests)
+	if (config.max_wait_ns && waited_ns > (max_wait_ns ?: config.max_wait_ns) && !vcpu->rests)
 		COUNT(boosts_in(vm)->stats.late_waits);
 	bucket = histogram_bucket(waited_ns);
 	ADD(stats->waited_ns, waited_ns);

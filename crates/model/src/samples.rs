@@ -77,6 +77,7 @@ pub fn micro() -> MicroSlicedConfig {
         home_slices: false,
         tries_help: false,
         max_wait_ns: 0,
+        max_wait_each_ns: 0,
         holders: HolderRules::PAPER,
     }
 }
@@ -118,6 +119,7 @@ pub fn beside() -> BesideConfig {
         boost_percent: 1,
         host_percent: 5,
         max_wait_ns: 0,
+        max_wait_each_ns: 0,
         pay_back: false,
         holders: HolderRules::PAPER,
     }

@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run --release -p microslice-testbed --example phases -- shootdown 12 pv-off,pause-exits \
-//!     "--micro-cpus 0" "--micro-cpus 1 --micro-slice-us 3000" kernel
+//!     "--scheduler microslice --micro-cpus 0" "--scheduler microslice --micro-slice-us 3000" kernel
 //! ```
 //!
 //! Arguments: the first guest's workload (the other hogs its vCPUs), measured seconds per phase, options

@@ -29,10 +29,10 @@ const HEAD_OF_MISSED: &str = "\
 |---|---|---|---|---|---|---|---|---|";
 /// What `run` is told: with a micro slice for an emulated CPU.
 const ARMS: [&str; 4] = [
-    "--critical-by symbols",
-    "--critical-by counter",
-    "--beside --critical-by symbols",
-    "--beside --critical-by counter",
+    "--scheduler microslice --critical-by symbols",
+    "--scheduler microslice --critical-by counter",
+    "--scheduler beside --critical-by symbols",
+    "--scheduler beside --critical-by counter",
 ];
 const RUN: &str = "run --json --stats 1 --micro-slice-us 3000";
 const OBSERVE: &str = "observe --json --interval 10";

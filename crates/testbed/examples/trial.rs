@@ -1,5 +1,5 @@
 //! The demo's trial on this machine's own KVM, as long as one likes: pairs of blocks, a seed, and flags of
-//! `microslice run --beside`. It prints the trial's JSON.
+//! `microslice run --scheduler beside`. It prints the trial's JSON.
 //!
 //! ```sh
 //! make build && cargo run --release -p microslice-testbed --example trial -- 40 7 --boost-percent 5

@@ -28,10 +28,14 @@ pub struct Costs {
 /// slices.
 const SCHEDULERS: [(&str, &str); 3] = [
     ("scx_simple's rules", "--simple"),
-    ("pool off", "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 0 --slice-us 20000"),
+    (
+        "pool off",
+        "--scheduler microslice --no-guest-memory --program-costs --json --stats 1 --slice-us 20000 --micro-cpus 0",
+    ),
     (
         "1 micro",
-        "--no-guest-memory --program-costs --json --stats 1 --micro-cpus 1 --micro-slice-us 3000 --slice-us 20000",
+        "--scheduler microslice --no-guest-memory --program-costs --json --stats 1 --slice-us 20000 --micro-cpus 1 \
+         --micro-slice-us 3000",
     ),
 ];
 const SETTLE: Duration = Duration::from_secs(3);

@@ -50,11 +50,13 @@ impl Scheduler {
     pub fn flags(self) -> Option<String> {
         match self {
             Self::Kernel | Self::Observed | Self::Alone | Self::Peer(_) => None,
-            Self::Static(count) => Some(format!("--micro-cpus {count}")),
-            Self::StaticPaper(count) => Some(format!("--micro-cpus {count} --rules paper")),
-            Self::Auto => Some("--micro-cpus auto".into()),
+            Self::Static(count) => Some(format!("--scheduler microslice --micro-cpus {count}")),
+            Self::StaticPaper(count) => {
+                Some(format!("--scheduler microslice --micro-cpus {count} --rules paper"))
+            }
+            Self::Auto => Some("--scheduler microslice".into()),
             Self::Coordinated => Some("--scheduler coordinated".into()),
-            Self::Beside => Some("--beside".into()),
+            Self::Beside => Some("--scheduler beside".into()),
         }
     }
 

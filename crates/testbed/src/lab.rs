@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOCK_PATIENCE: Duration = Duration::from_secs(1200);
 
 /// The VMM, unpacked. There is one at a time on a machine: they would measure each other, and only one
-/// `run --beside` may run.
+/// `run --scheduler beside` may run.
 pub struct Lab {
     folder: tempfile::TempDir,
     _alone: Lock,

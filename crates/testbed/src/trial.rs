@@ -55,7 +55,7 @@ pub struct Plan {
     /// Draws the order of blocks.
     pub seed: u64,
     pub microslice: PathBuf,
-    /// More flags of `run --beside`.
+    /// More flags of `run --scheduler beside`.
     pub flags: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ pub fn boost<'v>(
 ) -> Result<Running> {
     let vms: Vec<&LabVm> = vms.into_iter().collect();
     let mut command = Command::new(microslice);
-    command.args(["run", "--beside", "--json"]).args(flags.iter().map(AsRef::as_ref));
+    command.args(["run", "--scheduler", "beside", "--json"]).args(flags.iter().map(AsRef::as_ref));
     for vm in &vms {
         command.arg("--guest").arg(format!("{}={}", vm.name(), lab.symbols().display()));
     }
@@ -198,7 +198,7 @@ pub fn last_report(daemon: Running) -> Result<Value> {
     let report = lines.iter().rev().find_map(|line| serde_json::from_str(line).ok());
     report.filter(|_| code == 0).ok_or_else(|| Error::Command {
         machine: "lab".into(),
-        command: "microslice run --beside".into(),
+        command: "microslice run --scheduler beside".into(),
         cause: format!("exit code {code}: {}", lines.last().map_or("it said nothing", String::as_str)),
     })
 }

@@ -17,7 +17,7 @@ const BOOSTED_PERCENT_MAX: u64 = 50;
 /// Of the normal distribution: 90 % lie below so many standard deviations.
 const SIGMAS_OF_P90: f64 = 1.2816;
 
-/// How soon a thread runs that `run --beside` boosts on this host, and what the helper needs
+/// How soon a thread runs that `run --scheduler beside` boosts on this host, and what the helper needs
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice boost-latency                                 ten seconds, a thousand boosts in each
@@ -37,7 +37,7 @@ pub struct BoostLatency {
     /// Length of a boost
     #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=100_000))]
     micro_slice_us: u64,
-    /// Boost by SCHED_DEADLINE, which `run --beside` does only where the kernel refuses SCHED_FIFO
+    /// Boost by SCHED_DEADLINE, which `run --scheduler beside` does only where the kernel refuses SCHED_FIFO
     #[arg(long)]
     deadline: bool,
     /// Boost a thread of this control group

@@ -7,7 +7,7 @@ use microslice_host::machine::survey::{Hint, Mode, Row, Survey};
 use microslice_metrics::table::Table;
 use serde_json::{Value, json};
 
-/// What this host has, and whether `run`, `run --beside` and `observe` can work on it
+/// What this host has, and whether `run` and `observe` can work on it
 #[derive(Args)]
 #[command(after_help = "Examples:
   microslice check                     everything at once; nothing is loaded or changed
@@ -26,8 +26,11 @@ pub struct Check {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Required {
+    /// Beside the kernel's own scheduler
+    #[value(alias = "beside")]
     Run,
-    Beside,
+    /// A scheduler in its place
+    Microslice,
     Observe,
 }
 
@@ -35,7 +38,7 @@ impl Required {
     const fn mode(self) -> Mode {
         match self {
             Self::Run => Mode::Run,
-            Self::Beside => Mode::Beside,
+            Self::Microslice => Mode::InPlace,
             Self::Observe => Mode::Observe,
         }
     }

@@ -29,17 +29,20 @@ const READERS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Scheduler {
-    /// Preempted critical code runs at once on micro-sliced pCPUs (EuroSys'18)
+    /// The kernel's own stays in charge. Threads of vCPUs are real-time for a micro slice each
+    Beside,
+    /// In its place: preempted critical code runs at once on micro-sliced pCPUs (EuroSys'18)
     Microslice,
-    /// vCPUs that an IPI makes urgent run first, or aren't preempted, for a short slice (ASPLOS'13)
+    /// In its place: vCPUs that an IPI makes urgent run first, or aren't preempted, for a short slice (ASPLOS'13)
     Coordinated,
 }
 
-impl From<Scheduler> for SchedulerChoice {
-    fn from(scheduler: Scheduler) -> Self {
-        match scheduler {
-            Scheduler::Microslice => Self::Microslice,
-            Scheduler::Coordinated => Self::Coordinated,
+impl Scheduler {
+    fn choice(self) -> Option<SchedulerChoice> {
+        match self {
+            Self::Beside => None,
+            Self::Microslice => Some(SchedulerChoice::Microslice),
+            Self::Coordinated => Some(SchedulerChoice::Coordinated),
         }
     }
 }
@@ -76,63 +79,63 @@ impl From<SwitchOrAuto> for Acts {
     }
 }
 
-/// Schedule this host's VMs: preempted critical guest-kernel code runs at once on micro-sliced pCPUs
+/// Help this host's VMs: vCPUs that their siblings wait for run at once for a micro slice
 #[derive(Args)]
 #[command(after_help = "Examples:
-  microslice run                                     adapt the micro pool to the load (Algorithm 1)
-  microslice run --micro-cpus 1 --stats 5            one micro-sliced pCPU, statistics every 5 s
+  microslice run                                     boosts beside the kernel's own scheduler
+  microslice run --max-wait 5ms --stats 5            no vCPU waits longer for a CPU; statistics every 5 s
   microslice run --guest web=/srv/web/vmlinuz        the kernel image of a VM that boots from its own disk
   microslice run --dry-run --stats 10 --json         decide and count, move nothing, one JSON object per 10 s
-  microslice run --scheduler coordinated             urgent vCPUs first, without micro-sliced pCPUs
-  microslice run --delay-preemption 1000             end turns where the guest holds no lock of its kernel
+  microslice run --scheduler microslice              replace the kernel's scheduler: micro-sliced pCPUs (Algorithm 1)
+  microslice run --scheduler coordinated             replace it: urgent vCPUs first, without micro-sliced pCPUs
   microslice run --metrics-listen 127.0.0.1:9477     figures for Prometheus (docs/how-to/monitor.md)
   microslice run --record run.rec                    keep every decision, to be replayed
-  microslice run --trace run.pftrace --trace-for 5s  who runs where for 5 s, to be opened in https://ui.perfetto.dev
+  microslice run --scheduler microslice --trace run.pftrace --trace-for 5s
+                                                     who runs where for 5 s, to be opened in https://ui.perfetto.dev
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
 weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/how-to/libvirt.md). Ctrl-C or SIGTERM
-unload the scheduler and print the statistics of the whole run. If this process dies in any way, the kernel's own
-scheduler takes over at once.")]
+take back what was changed and print the statistics of the whole run. If this process dies in any way, so does a
+process that watches over it; a scheduler in place of the kernel's own is unloaded by the kernel.")]
 pub struct Run {
-    /// Which scheduler [default: microslice]
+    /// Which scheduler [default: beside]
     #[arg(long, value_name = "NAME", value_enum)]
     scheduler: Option<Scheduler>,
-    /// Leave the kernel's own scheduler in charge, and make threads of vCPUs real-time for a micro slice
-    /// instead: on hosts without sched_ext, too
-    #[arg(long, conflicts_with_all = BESIDE_HAS_NO)]
+    /// --scheduler beside, whatever the configuration file says
+    #[arg(long, conflicts_with = "scheduler")]
     beside: bool,
-    /// With --beside: how much of the host a VM may have that way [default: 1]
-    #[arg(long, value_name = "PERCENT", requires = "beside")]
+    /// beside: how much of the host a VM may have that way [default: 1]
+    #[arg(long, value_name = "PERCENT")]
     boost_percent: Option<u32>,
-    /// With --beside: how long a vCPU may wait for a CPU, such as 10ms; whoever is due has a micro slice
-    #[arg(long, value_name = "TIME", requires = "beside")]
+    /// beside: how long a vCPU may wait for a CPU, from 1ms to 1s, none, or auto: 10ms, or 5ms for each vCPU
+    /// that wants to run and that a CPU has. Whoever is due has a micro slice [default: auto]
+    #[arg(long, value_name = "TIME")]
     max_wait: Option<MaxWait>,
-    /// With --beside: lower the weights of VMs' cgroups for as long as it takes to pay back what they had by
-    /// boosts
-    #[arg(long, requires = "beside")]
+    /// beside: lower the weights of VMs' cgroups for as long as it takes to pay back what they had by boosts
+    #[arg(long)]
     pay_back: bool,
-    /// With --beside: trace no function of the kernel, as where that can't be had
-    #[arg(long, requires = "beside")]
+    /// beside: trace no function of the kernel, as where that can't be had
+    #[arg(long)]
     tracepoints: bool,
     /// Be the process that takes boosts back when the daemon is dead
     #[arg(long, hide = true, value_name = "FILE")]
     watch_boosts: Option<PathBuf>,
-    /// Micro-sliced pCPUs: a number, or `auto` [default: auto]
+    /// microslice: how many pCPUs are micro-sliced: a number, or `auto` [default: auto]
     #[arg(long, value_name = "N|auto")]
     micro_cpus: Option<PoolChoice>,
-    /// The most pCPUs that may be micro-sliced [default: a quarter]
+    /// microslice: the most pCPUs that may be micro-sliced [default: a quarter]
     #[arg(long, value_name = "N")]
     micro_cpus_limit: Option<u32>,
-    /// CPUs that are never micro-sliced, such as 0-3,8; nor are those that running VMs are pinned to
+    /// microslice: CPUs that are never micro-sliced, such as 0-3,8; nor are those that running VMs are pinned to
     #[arg(long, value_name = "LIST")]
     normal_cpus: Option<CpuList>,
     /// Length of a micro slice [default: 100]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
-    /// Length of a slice in the normal pool [default: 10000]
+    /// microslice, coordinated: length of a turn [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// Which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all)
+    /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all)
     /// [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
@@ -144,12 +147,13 @@ pub struct Run {
     /// (where that is known), or either [default: symbols]
     #[arg(long, value_name = "symbols|counter|both", value_parser = critical_by_named)]
     critical_by: Option<CriticalBy>,
-    /// Let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped or not
+    /// microslice: let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped
+    /// or not
     /// [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
-    /// Preempt a vCPU where nobody waits for what it holds, in a window so long around the end of its turn;
-    /// 0: where the turn is over [default: 0]
+    /// microslice, coordinated: preempt a vCPU where nobody waits for what it holds, in a window so long around
+    /// the end of its turn; 0: where the turn is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
     /// With --delay-preemption: which guest isn't preempted in the window: one in its kernel, in critical
@@ -195,7 +199,7 @@ pub struct Run {
     /// Kernel image of a running VM; may be given more than once
     #[arg(long = "guest", value_name = "NAME=VMLINUZ")]
     guests: Vec<String>,
-    /// Weight of a VM, over its cgroup's cpu.weight; may be given more than once
+    /// microslice, coordinated: weight of a VM, over its cgroup's cpu.weight; may be given more than once
     #[arg(long = "weight", value_name = "NAME=N")]
     weights: Vec<String>,
     /// Configuration file [default: /etc/microslice.toml if it exists]
@@ -235,39 +239,13 @@ pub struct Run {
     #[arg(long, hide = true)]
     instruction_counts: bool,
 }
-
-/// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 21] = [
-    "trace",
-    "scheduler",
-    "resched_dp",
-    "tlb_co",
-    "resched_co",
-    "urgent_slice_us",
-    "preemption_delay_us",
-    "urgent_allowance_us",
-    "urgent_answer_us",
-    "micro_cpus",
-    "micro_cpus_limit",
-    "normal_cpus",
-    "slice_us",
-    "queue_domain",
-    "patience",
-    "delay_preemption",
-    "delay_unsafe",
-    "delay_look_us",
-    "weights",
-    "program_costs",
-    "vm_places",
-];
-
 pub fn run(args: Run) -> Result<(), Failure> {
     if let Some(file) = &args.watch_boosts {
         return beside::watch(file).map_err(failure);
     }
     let settings = settings_of(&args)?;
     if args.instruction_counts {
-        return print_instruction_counts(&args, &settings);
+        return print_instruction_counts(&settings);
     }
     let trace = settings.trace.as_ref().map(|trace| trace.path.as_path());
     output::refuse_same_file(trace, settings.record.as_deref())?;
@@ -278,9 +256,19 @@ pub fn run(args: Run) -> Result<(), Failure> {
     if args.simple {
         return output::print(&format!("{}\n", microslice_host::run::simple::run(&stop).map_err(failure)?));
     }
-    if args.beside {
-        return run_beside(&args, &settings, &stop);
+    match settings.scheduler {
+        None => run_beside(&args, &settings, &stop),
+        Some(choice) => run_in_place(&args, &settings, choice, &stop),
     }
+}
+
+/// A scheduler of ours in place of the kernel's own.
+fn run_in_place(
+    args: &Run,
+    settings: &Settings,
+    choice: SchedulerChoice,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
     let clear = args.monitor.is_some() && !args.json;
     let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
     let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
@@ -291,7 +279,7 @@ pub fn run(args: Run) -> Result<(), Failure> {
         if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
     };
     let mut say = |line: &str| lines.print(line.to_owned());
-    let result = run::run(&settings, &stop, &mut Output { report: &mut report, say: &mut say });
+    let result = run::run(settings, choice, stop, &mut Output { report: &mut report, say: &mut say });
     // The scheduler is unloaded, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
     // If nothing reads lines, nothing would read one about that.
@@ -346,9 +334,11 @@ pub(super) fn show_line(line: &str, left_out: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_instruction_counts(args: &Run, settings: &Settings) -> Result<(), Failure> {
-    let counts =
-        if args.beside { beside::instruction_counts(settings) } else { run::instruction_counts(settings) };
+fn print_instruction_counts(settings: &Settings) -> Result<(), Failure> {
+    let counts = match settings.scheduler {
+        None => beside::instruction_counts(settings),
+        Some(choice) => run::instruction_counts(settings, choice),
+    };
     for (program, count) in counts.map_err(failure)? {
         output::print(&format!("{program} = {count}\n"))?;
     }
@@ -357,6 +347,19 @@ fn print_instruction_counts(args: &Run, settings: &Settings) -> Result<(), Failu
 
 pub(super) fn failure(error: HostError) -> Failure {
     if error.is_refusal() { Failure::bad_input(error) } else { Failure::broken(error) }
+}
+
+/// Flags that not every scheduler has, and that are no values to be taken.
+fn note_given(args: &Run, settings: &mut Settings) {
+    let given = [
+        ("dry-run", args.dry_run),
+        ("tracepoints", args.tracepoints),
+        ("weight", !args.weights.is_empty()),
+        ("trace", args.trace.settings().is_some()),
+        ("program-costs", args.program_costs),
+        ("vm-places", args.vm_places.is_some()),
+    ];
+    settings.flags_given.extend(given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key.to_owned()));
 }
 
 /// Those flags that aren't a number or a word.
@@ -394,8 +397,9 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
             settings.flags_given.insert(key);
         })* };
     }
-    if let Some(scheduler) = args.scheduler {
-        settings.scheduler = scheduler.into();
+    let said = if args.beside { Some(Scheduler::Beside) } else { args.scheduler };
+    if let Some(scheduler) = said {
+        settings.scheduler = scheduler.choice();
         settings.places.remove("scheduler");
     }
     take_schemes(args, &mut settings);
@@ -417,13 +421,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         delay_look_us
     );
     take_others(args, &mut settings);
-    if args.dry_run {
-        settings.flags_given.insert("dry-run".to_owned());
-    }
-    if args.beside {
-        // KVM's yields go ahead there: nobody is patient, however long micro slices are.
-        settings.patience = 0;
-    }
+    note_given(args, &mut settings);
     settings.guest_memory &= !args.no_guest_memory;
     settings.dry_run |= args.dry_run;
     if args.critical.is_some() {

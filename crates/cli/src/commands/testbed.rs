@@ -59,8 +59,8 @@ struct Costs {
 #[command(after_help = "Examples:
   microslice testbed exec -- uname -r
   microslice testbed exec --binary target/release/microslice --guest a=mix --guest b=hog --pv off -- \\
-      'timeout -s INT 30 microslice run --micro-cpus 1 --micro-slice-us 3000 --stats 5'
-  microslice testbed exec --append 'isolcpus=2-3' -- microslice run
+      'timeout -s INT 30 microslice run --scheduler microslice --micro-slice-us 3000 --stats 5'
+  microslice testbed exec --append 'isolcpus=2-3' -- microslice run --scheduler microslice
   microslice testbed exec --systemd -- systemctl status
   microslice testbed exec --machine intel --timeout 1800 -- 'vcpus 1 4 pauses & timeout -s INT 60 microslice run'
   microslice testbed exec --kernel 7.2 --guest a=heartbeat,kallsyms --show-guests -- sleep 5

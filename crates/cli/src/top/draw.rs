@@ -59,7 +59,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
 fn head_line(app: &App) -> String {
     let paused = if app.is_paused { "  PAUSED" } else { "" };
     let source = match app.rates.source.as_str() {
-        "beside" => "run --beside",
+        "beside" => "run",
         "" => "nothing yet",
         source => source,
     };

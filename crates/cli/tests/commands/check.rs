@@ -33,7 +33,7 @@ fn each_command_can_work_here_or_says_why_not() {
 
 #[test]
 fn a_required_command_that_cannot_work_ends_with_code_two() {
-    for (at, command) in ["run", "beside", "observe"].into_iter().enumerate() {
+    for (at, command) in ["run", "microslice", "observe"].into_iter().enumerate() {
         let output = microslice(&["check", "--require", command]);
         match survey()["commands"][at]["refusal"].as_str() {
             None => assert!(output.status.success(), "{command}: {}", text(&output.stderr)),

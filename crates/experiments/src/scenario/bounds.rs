@@ -1,11 +1,25 @@
 //! Bounds on waits (`max_wait`): of a policy for all VMs, and of a VM for itself.
 
 use super::error::{Place, ScenarioError};
-use super::reader::TableReader;
+use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use microslice_model::config::{BesideConfig, HostConfig, MicroSlicedConfig, SchedulerKind, VmConfig};
-use microslice_policy::{MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_least_ns};
+use microslice_policy::{
+    MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_least_ns,
+};
+
+/// What `max_wait = "auto"` means.
+pub const MAX_WAIT_AUTO: (u64, u64) = (MAX_WAIT_AUTO_NS as u64, MAX_WAIT_EACH_NS as u64);
+
+/// A policy's bound, and how long it is for each vCPU that wants to run (`policy/max_wait.h`); 0: none.
+pub fn of_policy(table: &TableReader<'_>, default: (u64, u64)) -> Result<(u64, u64), ScenarioError> {
+    const AUTO: &str = "auto";
+    match table.get("max_wait") {
+        Some(node) if reader::string(node).is_ok_and(|text| text.trim() == AUTO) => Ok(MAX_WAIT_AUTO),
+        _ => Ok(read(table)?.map_or(default, |bound_ns| (bound_ns, 0))),
+    }
+}
 
 /// How long vCPUs may wait for a pCPU; 0: for ever.
 pub fn read(table: &TableReader<'_>) -> Result<Option<u64>, ScenarioError> {
@@ -16,12 +30,13 @@ pub fn read(table: &TableReader<'_>) -> Result<Option<u64>, ScenarioError> {
 }
 
 /// Refuses bounds that the host can't keep: micro slices for them would take more than half of it. `places`:
-/// where the policy says its bound, and where each VM does.
+/// where the policy says its bound, and where each VM does. A bound that nobody named isn't refused: waits
+/// that are longer are counted.
 pub fn check(
     scheduler: &SchedulerKind,
     host: &HostConfig,
     vms: &[VmConfig],
-    places: &[Place],
+    places: &[Option<Place>],
 ) -> Result<(), ScenarioError> {
     let (SchedulerKind::Beside(BesideConfig { max_wait_ns, micro_slice_ns, .. })
     | SchedulerKind::MicroSliced(MicroSlicedConfig { max_wait_ns, micro_slice_ns, .. })) = scheduler
@@ -41,19 +56,20 @@ pub fn check(
                 let cause = format!(
                     "{vcpus} vCPUs on {pcpus} pCPUs can't have that `max_wait`; the least is {least_ms} ms"
                 );
-                let place = vm.max_wait_ns.and_then(|_| places.get(at + 1)).unwrap_or(&places[0]);
-                return Err(ScenarioError::new(place, cause));
+                let place = places.get(if vm.max_wait_ns.is_some() { at + 1 } else { 0 });
+                if let Some(place) = place.and_then(Option::as_ref) {
+                    return Err(ScenarioError::new(place, cause));
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Where a table says its bound, or where it is.
-pub fn place(node: &Node) -> Place {
-    let key = match &node.value {
-        NodeValue::Table(table) => table.get("max_wait").map(|(_, value)| &value.place),
+/// Where a table says its bound, if it does.
+pub fn place(node: &Node) -> Option<Place> {
+    match &node.value {
+        NodeValue::Table(table) => table.get("max_wait").map(|(_, value)| value.place.clone()),
         _ => None,
-    };
-    key.unwrap_or(&node.place).clone()
+    }
 }

@@ -233,6 +233,7 @@ fn blame_scheduler(policy: &Node, scheduler: &Node, error: ScenarioError) -> Sce
 }
 
 fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
+    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, (0, 0))?;
     Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
         normal: read_normal_pool(table)?,
         micro_slice_ns: required_time(table, "micro_slice")?,
@@ -244,7 +245,8 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         lends: of_fair_share(table, "lend")?,
         home_slices: of_fair_share(table, "home_slices")?,
         tries_help: of_fair_share(table, "try_help")?,
-        max_wait_ns: bounds::read(table)?.unwrap_or(0),
+        max_wait_ns,
+        max_wait_each_ns,
         holders: read_holders(table)?,
     }))
 }
@@ -325,14 +327,16 @@ fn read_groups(table: &TableReader<'_>) -> Result<EevdfConfig, ScenarioError> {
     Ok(EevdfConfig { groups, ipi_aware, boosts_woken, ..read_eevdf(table)? })
 }
 
-/// In the ranges of `microslice run --beside`.
+/// In the ranges of `microslice run --scheduler beside`.
 fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, ScenarioError> {
     /// All VMs together may have so many times what one may, and no more than that
     /// (crates/host/src/beside/programs.rs).
     const VMS_PER_HOST_BUDGET: u32 = 5;
     const HOST_PERCENT_MAX: u32 = 50;
-    let rules = [("project", AccelerateConfig::DEFAULT), (PAPER, AccelerateConfig::PAPER)];
-    let rules = table.choice("rules", &rules)?.unwrap_or(AccelerateConfig::DEFAULT);
+    let project = (AccelerateConfig::DEFAULT, bounds::MAX_WAIT_AUTO);
+    let rules = [("project", project), (PAPER, (AccelerateConfig::PAPER, (0, 0)))];
+    let (rules, max_wait) = table.choice("rules", &rules)?.unwrap_or(project);
+    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, max_wait)?;
     let boost_percent = table.parsed("boost_percent", |text| match units::percent(text)? {
         percent if !(1..=HOST_PERCENT_MAX).contains(&percent) => Err("allowed: 1 % to 50 %".to_owned()),
         percent => Ok(percent),
@@ -345,7 +349,8 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
         call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
         boost_percent,
         host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
-        max_wait_ns: bounds::read(table)?.unwrap_or(0),
+        max_wait_ns,
+        max_wait_each_ns,
         pay_back: table.boolean("pay_back")?.unwrap_or(false),
         holders: read_holders(table)?,
     }))

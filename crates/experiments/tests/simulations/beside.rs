@@ -31,8 +31,9 @@ fn boosts_are_returns_and_shorten_shootdowns() {
 #[test]
 fn without_overcommit_nobody_is_boosted_and_nothing_changes() {
     let eevdf = run(&scenario("dedup-solo", "eevdf", 200 * MS));
-    let report = run(&scenario("dedup-solo", "beside", 200 * MS));
+    let mut report = run(&scenario("dedup-solo", "beside", 200 * MS));
     assert_eq!(report.pool.acceleration_count(), 0);
+    assert_eq!(report.vms[0].late_waits.take(), Some(0));
     assert_eq!(report.vms, eevdf.vms);
 }
 
@@ -89,6 +90,7 @@ fn the_papers_rules_have_no_grace_and_no_boosts_by_calls() {
     assert_eq!((paper.grace, paper.call_function_ipi), (0, false));
     let ours = beside(&mut scenario("dedup-swaptions", "beside", MS)).clone();
     assert!(ours.grace > 0 && ours.call_function_ipi);
+    assert_eq!((paper.max_wait_ns, ours.max_wait_ns, ours.max_wait_each_ns), (0, 10 * MS, 5 * MS));
     assert_eq!((ours.boost_percent, ours.host_percent), (1, 5));
 }
 
@@ -101,8 +103,9 @@ fn share_of(report: &RunReport, vm: usize) -> u64 {
 fn what_boosts_brought_is_paid_back() {
     let share = |policy: &str| share_of(&run(&scenario("lab", policy, 10 * S)), 1);
     let without = share("eevdf");
-    let (boosted, paid) =
-        (share("beside+boost_percent=10 %"), share("beside+boost_percent=10 %+pay_back=true"));
+    // With bounds on waits 315 are left of 297 (docs/lab/beside.md).
+    let beside = "beside+max_wait=none+boost_percent=10 %";
+    let (boosted, paid) = (share(beside), share(&format!("{beside}+pay_back=true")));
     assert!(boosted > without + 50, "{without} without boosts, {boosted} with");
     assert!(paid.abs_diff(without) <= 15, "{without} without boosts, {paid} paid back");
 }

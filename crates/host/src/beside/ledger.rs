@@ -67,7 +67,10 @@ impl Ledger {
     pub fn lock(path: &Path) -> Result<Self, HostError> {
         let ledger = Self::open(path)?;
         rustix::fs::flock(&ledger.file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            HostError::refused(format!("{}: another `microslice run --beside` runs here", path.display()))
+            HostError::refused(format!(
+                "{}: another `microslice run --scheduler beside` runs here",
+                path.display()
+            ))
         })?;
         Ok(ledger)
     }

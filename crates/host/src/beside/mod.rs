@@ -1,4 +1,4 @@
-//! `microslice run --beside`: acceleration on a host whose scheduler stays the kernel's own.
+//! `microslice run --scheduler beside`: acceleration on a host whose scheduler stays the kernel's own.
 //!
 //! [`run`] refuses or starts: the ledger ([`ledger`]), the process that watches over it ([`watcher`]), the
 //! BPF side ([`programs`]), and the thread that boosts ([`helper`]). Then it looks for VMs and tells the
@@ -31,6 +31,7 @@ use crate::machine::preflight::{self, Host};
 use crate::machine::privileges;
 use crate::output::monitoring::Publisher;
 use crate::settings::Settings;
+use crate::settings::max_wait::MaxWait;
 use helper::Helper;
 use ledger::Ledger;
 use microslice_policy::max_wait_least_ns;
@@ -123,7 +124,7 @@ pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, Hos
     Ok(Programs::load(&host, settings)?.verified_instruction_counts())
 }
 
-/// True while a `run --beside` boosts threads of this host.
+/// True while a `run --scheduler beside` boosts threads of this host.
 pub fn runs() -> bool {
     let file = std::fs::File::open(ledger::path());
     file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err())
@@ -192,15 +193,16 @@ impl Beside<'_> {
 
     /// Says which bound so many vCPUs can have, if it isn't the one that they shall have.
     fn look_at_bound(&mut self, output: &mut Output<'_>) {
-        let Some(bound) = self.settings.max_wait else { return };
+        let MaxWait::Of(bound) = self.settings.max_wait() else { return };
+        let bound_ns = bound.as_nanos() as u64;
         let vcpus = self.guests.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
         let pcpus = self.host.topology.pcpu_count;
         let least_ns = max_wait_least_ns(self.settings.micro_slice_us * 1000, vcpus, pcpus);
-        if least_ns > bound.nanoseconds().max(self.least_bound_said_ns) {
+        if least_ns > bound_ns.max(self.least_bound_said_ns) {
             self.least_bound_said_ns = least_ns;
             (output.say)(&format!(
                 "{vcpus} vCPUs on {pcpus} pCPUs can't all have --max-wait {} ms: the least that they can is {} ms",
-                bound.nanoseconds() as f64 / 1e6,
+                bound_ns as f64 / 1e6,
                 least_ns as f64 / 1e6
             ));
         }

@@ -1,4 +1,4 @@
-//! The BPF side of `run --beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
+//! The BPF side of `run --scheduler beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
 
 use crate::HostError;
 use crate::beside::helper::{Places, Requests, Told, wait_for};
@@ -53,7 +53,8 @@ pub struct Programs {
     vm_stats_of: MappedArray,
     hooks: Hooks,
     /// How long vCPUs may wait; 0: for ever.
-    max_wait_ns: u64,
+    max_wait: MaxWait,
+    pcpu_count: u32,
     skeleton: BesideSkel<'static>,
 }
 
@@ -98,8 +99,20 @@ impl Programs {
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        let max_wait_ns = config.max_wait_ns;
-        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, max_wait_ns, skeleton })
+        let (max_wait, pcpu_count) = (settings.max_wait(), host.topology.pcpu_count);
+        Ok(Self {
+            rings,
+            events,
+            records,
+            recorder,
+            vms,
+            vcpus,
+            vm_stats_of,
+            hooks,
+            max_wait,
+            pcpu_count,
+            skeleton,
+        })
     }
 
     /// Returns by what they see.
@@ -115,8 +128,8 @@ impl Programs {
         let vcpus = MappedArray::of(&maps.vcpus)?;
         let look = self.skeleton.progs.look_at_wait.as_fd().try_clone_to_owned();
         let look = look.map_err(|cause| HostError::broken(format!("a program's descriptor: {cause}")))?;
-        let bound_ns = self.max_wait_ns;
-        BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, Waits::new(bound_ns, look))
+        let waits = Waits::new(self.max_wait, self.pcpu_count, look);
+        BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, waits)
     }
 
     /// Reads what has arrived in the rings, but for boosts. What was decided is recorded.
@@ -213,8 +226,8 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
     let pcpu_count = host.topology.neighbourhoods.len() as u32;
     RunConfig {
         micro_slice_ns: settings.micro_slice_us * 1000,
-        // KVM's yields go ahead, and there are no other pools.
-        accelerate: AccelerateConfig { home_slices: 0, patience_ns: 0, ..settings.accelerate_config() },
+        // There are no other pools.
+        accelerate: AccelerateConfig { home_slices: 0, ..settings.accelerate_config() },
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
         recording: u32::from(settings.record.is_some()),
@@ -228,7 +241,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
             pcpu_count,
             reserved: 0,
         },
-        max_wait_ns: settings.max_wait.map_or(0, MaxWait::nanoseconds),
+        max_wait_ns: settings.max_wait().bound_ns(),
         ..RunConfig::new_zeroed()
     }
 }

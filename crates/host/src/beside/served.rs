@@ -1,4 +1,4 @@
-//! What `run --beside` serves by `--metrics-listen`: a boost is an acceleration.
+//! What `run --scheduler beside` serves by `--metrics-listen`: a boost is an acceleration.
 
 use crate::beside::report::{Report, failed_pulls};
 use crate::bpf::counters::add_up;

@@ -12,8 +12,11 @@
 use crate::bpf::mapped_array::MappedArray;
 use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
 use crate::machine::clock::monotonic_ns;
+use crate::settings::max_wait::MaxWait;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
-use microslice_policy::{VcpuState, WaitDecision, WaitObservation, decide_on_wait, wait_next_look_ns};
+use microslice_policy::{
+    VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_shared_ns, wait_next_look_ns,
+};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
@@ -23,7 +26,9 @@ const NEW_VCPUS: Duration = Duration::from_millis(100);
 
 /// The looks of one host.
 pub struct Waits {
-    /// How long vCPUs may wait; 0: for ever.
+    max_wait: MaxWait,
+    pcpu_count: u32,
+    /// How long vCPUs may wait now; 0: for ever.
     bound_ns: u64,
     /// The program that decides.
     program: OwnedFd,
@@ -33,8 +38,9 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub fn new(bound_ns: u64, program: OwnedFd) -> Self {
-        Self { bound_ns, program, slots: Vec::new(), found_ns: 0 }
+    pub fn new(max_wait: MaxWait, pcpu_count: u32, program: OwnedFd) -> Self {
+        let bound_ns = max_wait.bound_ns();
+        Self { max_wait, pcpu_count, bound_ns, program, slots: Vec::new(), found_ns: 0 }
     }
 
     /// Asks for those that are due. Returns in how long to look again; `None`: there is no bound.
@@ -48,6 +54,7 @@ impl Waits {
             let in_use = |slot: &u32| vcpus.get::<Vcpu>(*slot).is_some_and(|vcpu| vcpu.in_use != 0);
             self.slots = (0..VCPUS_MAX).filter(in_use).collect();
         }
+        self.share(vcpus);
         let (mut due, mut longest_ns) = (Vec::new(), 0);
         for &slot in &self.slots {
             let Some(vcpu) = vcpus.get::<Vcpu>(slot).filter(|vcpu| vcpu.in_use != 0 && vcpu.rests == 0)
@@ -74,9 +81,23 @@ impl Waits {
         Some(Duration::from_nanos(wait_next_look_ns(self.bound_ns, longest_ns)))
     }
 
+    /// A bound that nobody chose is for as many as run or want to.
+    fn share(&mut self, vcpus: &MappedArray) {
+        let each_ns = self.max_wait.each_ns();
+        if each_ns == 0 {
+            return;
+        }
+        let wants = |slot: &&u32| {
+            let vcpu = vcpus.get::<Vcpu>(**slot).filter(|vcpu| vcpu.in_use != 0);
+            vcpu.and_then(|vcpu| vcpu.state.get()).is_some_and(|state| state != VcpuState::Blocked)
+        };
+        let wanting = self.slots.iter().filter(wants).count() as u32;
+        self.bound_ns = max_wait_shared_ns(self.max_wait.bound_ns(), each_ns, wanting, self.pcpu_count);
+    }
+
     /// The kernel side looks once more, and asks for it if it is due.
     pub fn ask(&self, slot: u32) {
-        let request = BoundRequest { slot, ..BoundRequest::new_zeroed() };
+        let request = BoundRequest { slot, bound_ns: self.bound_ns, ..BoundRequest::new_zeroed() };
         let mut options = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as _,
             ctx_in: request.as_bytes().as_ptr().cast(),

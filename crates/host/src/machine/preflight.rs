@@ -158,7 +158,7 @@ pub(super) fn check_sched_ext() -> Result<(), HostError> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(HostError::refused(
             "this kernel has no sched_ext (no /sys/kernel/sched_ext): it needs Linux 6.12 or later with \
-             CONFIG_SCHED_CLASS_EXT=y; `microslice run --beside` needs none",
+             CONFIG_SCHED_CLASS_EXT=y; `microslice run --scheduler beside` needs none",
         ));
     }
     match active_scheduler() {
@@ -210,7 +210,7 @@ pub(super) fn check_function_tracer(proc: &Path) -> Result<(), HostError> {
     }
     Err(HostError::refused(
         "this kernel has no function tracer (CONFIG_FUNCTION_TRACER=n), by which KVM is watched: \
-         `microslice run --beside` and `observe` need none",
+         `microslice run --scheduler beside` and `observe` need none",
     ))
 }
 
@@ -330,7 +330,7 @@ pub(super) fn check_vendor(vendor: KvmVendor) -> Result<KvmVendor, HostError> {
         return Ok(vendor);
     }
     Err(HostError::refused(
-        "this host's KVM is neither AMD's nor Intel's: `microslice run --beside` and `observe` work with it",
+        "this host's KVM is neither AMD's nor Intel's: `microslice run --scheduler beside` and `observe` work with it",
     ))
 }
 

@@ -46,7 +46,7 @@ pub fn check(release: &str, version: &str, tickless_pcpus: &str) -> Result<(), H
     };
     let instead = match fixed {
         Some(fixed) => format!("use {fixed} or later"),
-        None => "`microslice run --beside` leaves the kernel's own scheduler in charge".to_owned(),
+        None => "`microslice run --scheduler beside` leaves the kernel's own scheduler in charge".to_owned(),
     };
     Err(HostError::refused(format!("Linux {release}: {cause} ({instead}; source: {source})")))
 }
@@ -90,7 +90,10 @@ mod tests {
     #[test]
     fn pcpus_without_ticks_are_refused_from_7_1_on() {
         let line = check("7.2.12+deb14-amd64", ORDINARY, "1-3").unwrap_err().to_string();
-        assert!(line.contains("nohz_full") && line.contains("--beside") && line.contains("3687"), "{line}");
+        assert!(
+            line.contains("nohz_full") && line.contains("--scheduler beside") && line.contains("3687"),
+            "{line}"
+        );
         assert!(check("7.0.13+deb13-amd64", ORDINARY, "1-3").is_ok());
         for none in ["", "(null)"] {
             assert!(check("7.2.12+deb14-amd64", ORDINARY, none).is_ok(), "{none}");

@@ -1,4 +1,4 @@
-//! Survey: all that a host has for `run`, `run --beside` and `observe`, and what each of them would refuse.
+//! Survey: all that a host has for `run`, with a scheduler in the kernel's own's place and without, and `observe`, and what each of them would refuse.
 //!
 //! The modes themselves end at the first refusal ([`super::preflight`]). Here the same checks are rows, in
 //! the same order, and a row that can't be read says so.
@@ -15,19 +15,21 @@ pub use crate::machine::kvm_modes::Hint;
 /// A command that needs something of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
+    /// `run` as it is: beside the kernel's own scheduler.
     Run,
-    Beside,
+    /// With a scheduler in its place.
+    InPlace,
     Observe,
 }
 
 impl Mode {
-    pub const ALL: [Self; 3] = [Self::Run, Self::Beside, Self::Observe];
+    pub const ALL: [Self; 3] = [Self::Run, Self::InPlace, Self::Observe];
 
     /// Returns the command as it is typed.
     pub const fn command(self) -> &'static str {
         match self {
             Self::Run => "run",
-            Self::Beside => "run --beside",
+            Self::InPlace => "run --scheduler microslice",
             Self::Observe => "observe",
         }
     }
@@ -75,9 +77,9 @@ pub struct Survey {
 impl Survey {
     /// Looks at the host. Nothing is loaded or changed.
     pub fn look() -> Self {
-        use Mode::{Beside, Run};
+        use Mode::{InPlace, Run};
         let rights = Mode::ALL.into_iter().fold(Row::new("rights", rights()), |row, mode| {
-            row.refused_by(&[mode], preflight::check_rights(mode == Beside))
+            row.refused_by(&[mode], preflight::check_rights(mode == Run))
         });
         let lockdown = preflight::lockdown();
         let (release, version) = (kernel("osrelease"), kernel("version"));
@@ -102,24 +104,24 @@ impl Survey {
             Row::new("lockdown", or_none(&lockdown))
                 .refused_by(&Mode::ALL, preflight::check_lockdown(&lockdown)),
             Row::new("sched_ext", preflight::sched_ext_state())
-                .refused_by(&[Run], preflight::check_sched_ext()),
+                .refused_by(&[InPlace], preflight::check_sched_ext()),
             Row::new("kernel", format!("Linux {release} {version}"))
-                .refused_by(&[Run], refused_kernels::check(&release, &version, &tickless))
+                .refused_by(&[InPlace], refused_kernels::check(&release, &version, &tickless))
                 .noted(real_time::warning(&release)),
             Row::new("pCPUs without ticks", or_none(&tickless)),
             Row::new("isolcpus", or_none(&preflight::isolated_pcpus()))
-                .refused_by(&[Run], preflight::check_isolation()),
+                .refused_by(&[InPlace], preflight::check_isolation()),
             Row::new("function tracer", there(preflight::has_function_tracer(Path::new("/proc"))))
-                .refused_by(&[Run], preflight::check_function_tracer(Path::new("/proc")))
+                .refused_by(&[InPlace], preflight::check_function_tracer(Path::new("/proc")))
                 .noted(
                     (!preflight::has_function_tracer(Path::new("/proc")))
-                        .then_some("run --beside and observe go by tracepoints alone"),
+                        .then_some("run and observe go by tracepoints alone"),
                 ),
             Row::new("kernel's BTF", there(btf.is_ok()))
                 .refused_by(&Mode::ALL, btf)
-                .refused_by(&[Run], scheduler_btf),
+                .refused_by(&[InPlace], scheduler_btf),
             match vendor {
-                Ok(_) => kvm.refused_by(&[Run], known_vendor),
+                Ok(_) => kvm.refused_by(&[InPlace], known_vendor),
                 Err(error) => kvm.refused_by(&Mode::ALL, Err(error)),
             },
             Row::new("KVM's BTF", there(module_btf.is_ok())).refused_by(&Mode::ALL, module_btf),
@@ -128,7 +130,7 @@ impl Survey {
                 Err(error) => pcpus.refused_by(&Mode::ALL, Err(error)),
             },
             Row::new("core scheduling", if core_scheduling.is_ok() { "not used" } else { "in use" })
-                .refused_by(&[Run], core_scheduling),
+                .refused_by(&[InPlace], core_scheduling),
             Row::new(
                 "cgroups",
                 if Path::new(cgroups::MOUNT).join("cgroup.controllers").exists() { "v2" } else { "no v2" },
@@ -192,8 +194,8 @@ mod tests {
         let refused =
             |result: Result<preflight::Host, HostError>| result.err().map(|error| error.to_string());
         let expected = [
-            refused(preflight::check()),
             refused(preflight::check_beside()),
+            refused(preflight::check()),
             refused(preflight::check_observer()),
         ];
         for (mode, expected) in Mode::ALL.into_iter().zip(expected) {

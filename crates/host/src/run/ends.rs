@@ -54,10 +54,10 @@ impl Daemon<'_> {
         self.shared_codes.clear();
         self.hint_pages.forget();
         self.limits = limits;
-        self.scheduler = Some(Scheduler::start(&host, &settings, &first_limits)?);
+        self.scheduler = Some(Scheduler::start(&host, &settings, self.choice, &first_limits)?);
         self.services = ServiceTable::default();
         self.weigh_services(&tree.weighed, output);
-        let pool = match settings.scheduler {
+        let pool = match self.choice {
             SchedulerChoice::Microslice => format!(
                 ": {} of {} pCPUs micro-sliced at most",
                 settings.pool_limit(host.topology.micro_order.len())?,

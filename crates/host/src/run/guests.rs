@@ -85,7 +85,7 @@ impl Daemon<'_> {
         let micro = &topology.micro_order[..limit.unwrap_or(0) as usize];
         let cpus: Vec<u32> =
             pinned_of(vm.kernel_side.pid).into_iter().filter(|cpu| micro.contains(cpu)).collect();
-        if !cpus.is_empty() && self.settings.scheduler == SchedulerChoice::Microslice {
+        if !cpus.is_empty() && self.choice == SchedulerChoice::Microslice {
             let cpus = cpu_list(&cpus);
             (output.say)(&format!(
                 "{}: it is pinned to CPUs {cpus}, which may be micro-sliced; --normal-cpus {cpus} keeps them for it",
@@ -116,7 +116,7 @@ impl Daemon<'_> {
         let (process, said) = VmmProcess::read(pid).told_apart(|name| self.settings.knows_vm(name), is_taken);
         said.into_iter().for_each(|line| (output.say)(&line));
         let image = self.settings.guests.get(&process.name).cloned();
-        let without_symbols = self.settings.scheduler.without_symbols();
+        let without_symbols = self.choice.without_symbols();
         let (mut vm, source) =
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
         policies::begin(&mut vm, self.settings, output);

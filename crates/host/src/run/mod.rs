@@ -75,8 +75,13 @@ pub struct Output<'o> {
     pub say: &'o mut dyn FnMut(&str),
 }
 
-/// Runs until `stop` is set or the kernel ends the scheduler. Nothing stays loaded when it returns.
-pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+/// Runs a scheduler until `stop` is set or the kernel ends it. Nothing stays loaded when this returns.
+pub fn run(
+    settings: &Settings,
+    choice: SchedulerChoice,
+    stop: &AtomicBool,
+    output: &mut Output<'_>,
+) -> Result<(), HostError> {
     settings.check()?;
     let mut kernels = GuestKernels::of(settings.catalogue()?);
     let mut host = preflight::check()?;
@@ -96,10 +101,10 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let tree = limits::read_tree(Path::new(cgroups::MOUNT))
         .map_err(|cause| HostError::broken(format!("limits of cgroups can't be read: {cause}")))?;
     let first_limits = limits.update(&tree.limited);
-    let scheduler = Scheduler::start(&host, settings, &first_limits)?;
+    let scheduler = Scheduler::start(&host, settings, choice, &first_limits)?;
     // Before the thread that reads what tenants hold is started.
     privileges::keep_only_used()?;
-    let mut daemon = Daemon::new(settings, host, scheduler, kernels, recorder, limits)?;
+    let mut daemon = Daemon::new(settings, choice, host, scheduler, kernels, recorder, limits)?;
     daemon.publisher = listener.map(Publisher::start).transpose()?;
     daemon.begin_trace(tracer);
     daemon.weigh_services(&tree.weighed, output);
@@ -109,6 +114,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
 
 struct Daemon<'s> {
     settings: &'s Settings,
+    choice: SchedulerChoice,
     host: Host,
     /// None only between two of them.
     scheduler: Option<Scheduler>,
@@ -151,6 +157,7 @@ struct Daemon<'s> {
 impl<'s> Daemon<'s> {
     fn new(
         settings: &'s Settings,
+        choice: SchedulerChoice,
         host: Host,
         scheduler: Scheduler,
         kernels: GuestKernels,
@@ -172,6 +179,7 @@ impl<'s> Daemon<'s> {
         let measuring = settings.program_costs.then(Measuring::start).transpose()?;
         Ok(Self {
             settings,
+            choice,
             measuring,
             publisher: None,
             lately: Lately::default(),
@@ -205,7 +213,7 @@ impl<'s> Daemon<'s> {
     fn say_who_stays_normal(&self, output: &mut Output<'_>) {
         let topology = &self.host.topology;
         let (isolated, pinned, slow) = (&topology.isolated, &topology.pinned, &topology.slow);
-        let has_pool = self.settings.scheduler == SchedulerChoice::Microslice;
+        let has_pool = self.choice == SchedulerChoice::Microslice;
         for (cpus, why, counts) in [
             (isolated, "are isolated", true),
             (slow, "are slower than others", has_pool),
@@ -284,7 +292,7 @@ impl<'s> Daemon<'s> {
     /// Says by which scheduler, for the operator.
     fn first_line(&self) -> Result<String, HostError> {
         let settings = self.settings;
-        Ok(match settings.scheduler {
+        Ok(match self.choice {
             SchedulerChoice::Microslice => format!(
                 "scheduling with {} of {} pCPUs micro-sliced at most, slices of {} us{}",
                 settings.pool_limit(self.host.topology.micro_order.len())?,
@@ -309,8 +317,11 @@ impl<'s> Daemon<'s> {
 }
 
 /// Instruction counts of the loaded programs, for `bpf/instruction-counts.toml`: loads, reads, unloads.
-pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, HostError> {
+pub fn instruction_counts(
+    settings: &Settings,
+    choice: SchedulerChoice,
+) -> Result<Vec<(String, u32)>, HostError> {
     let host = preflight::check()?;
-    let scheduler = Scheduler::start(&host, settings, &limits::Changes::default())?;
+    let scheduler = Scheduler::start(&host, settings, choice, &limits::Changes::default())?;
     Ok(scheduler.verified_instruction_counts())
 }

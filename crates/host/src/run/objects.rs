@@ -60,9 +60,10 @@ pub(crate) trait LoadedObject {
 pub(crate) fn load(
     host: &Host,
     settings: &Settings,
+    choice: SchedulerChoice,
     config: RunConfig,
 ) -> Result<Box<dyn LoadedObject>, HostError> {
-    match settings.scheduler {
+    match choice {
         SchedulerChoice::Microslice => microslice::load(host, settings, config),
         SchedulerChoice::Coordinated => coordinated::load(host, settings, config),
     }

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn configuration_file_overrides_metadata_overrides_defaults() {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
+        let mut settings = Settings { scheduler: Some(SchedulerChoice::Coordinated), ..Settings::default() };
         settings.weights.insert("web".into(), 300);
         write(folder.path(), "weight='50' resched-dp='false'");
         let mut vm = welcome(folder.path());
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn bad_metadata_leave_defaults_and_ineffective_settings_are_said() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = Settings::default();
+        let settings = Settings::of_microslice();
         write(folder.path(), "weight='50' tlb-co='false'");
         let mut vm = welcome(folder.path());
         let said = lines(&settings, &mut vm, begin);

@@ -58,7 +58,7 @@ impl Daemon<'_> {
 
     pub(super) fn final_report(&self, exit: Option<String>) -> Report {
         Report {
-            scheduler: self.settings.scheduler,
+            scheduler: self.choice,
             is_final: true,
             dry_run: self.settings.dry_run,
             seconds: self.started.elapsed().as_secs_f64(),

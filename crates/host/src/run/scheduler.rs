@@ -73,10 +73,15 @@ pub struct Scheduler {
 impl Scheduler {
     /// Loads and attaches everything. On error nothing stays loaded. `limits` are in force from the first
     /// task on: until then the kernel itself keeps them.
-    pub fn start(host: &Host, settings: &Settings, limits: &limits::Changes) -> Result<Self, HostError> {
+    pub fn start(
+        host: &Host,
+        settings: &Settings,
+        choice: SchedulerChoice,
+        limits: &limits::Changes,
+    ) -> Result<Self, HostError> {
         keep_warnings();
-        let config = run_config(host, settings)?;
-        let mut object = objects::load(host, settings, config)?;
+        let config = run_config(host, settings, choice)?;
+        let mut object = objects::load(host, settings, choice, config)?;
         object.attach_core_scheduling_denial().map_err(|error| load_failure(&error, settings.verbose))?;
         // A task that got a cookie until then has it now.
         core_scheduling::check(&host.topology)?;
@@ -291,7 +296,7 @@ fn open_rings(
     builder.build()
 }
 
-fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> {
+fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Result<RunConfig, HostError> {
     let order = &host.topology.micro_order;
     let limit = settings.pool_limit(order.len())?;
     let domains = settings.queue_domains(&host.topology)?;
@@ -306,7 +311,7 @@ fn run_config(host: &Host, settings: &Settings) -> Result<RunConfig, HostError> 
         fair_share: FairShareConfig::with_slice(settings.slice_us * 1000),
         pool_size: settings.pool_size_config(limit),
         urgent: settings.urgent_config(),
-        delay: settings.delay_config(settings.scheduler == SchedulerChoice::Microslice),
+        delay: settings.delay_config(choice == SchedulerChoice::Microslice),
         micro_pcpu_count: count,
         pool_is_dynamic: dynamic,
         dry_run: u32::from(settings.dry_run),

@@ -3,7 +3,7 @@
 use crate::HostError;
 use crate::machine::domains;
 use crate::settings::coordination::{Acts, Scheme};
-use crate::settings::{PoolChoice, Settings, allowed, rules};
+use crate::settings::{PoolChoice, Settings, allowed, rules, scheduler_named};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -137,8 +137,8 @@ impl Values {
     fn settings(self, places: BTreeMap<String, String>) -> Result<Settings, String> {
         let mut settings = Settings { places, ..Settings::default() };
         if let Some(name) = self.scheduler {
-            settings.scheduler =
-                name.parse().map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
+            settings.scheduler = scheduler_named(&name)
+                .map_err(|cause| format!("{}: {cause}", settings.called("scheduler")))?;
         }
         if let Some(name) = self.rules {
             settings.rules =
@@ -298,6 +298,7 @@ impl Places {
 mod tests {
     use super::*;
     use crate::settings::listen::{Address, Listen};
+    use crate::settings::max_wait::MaxWait;
     use microslice_policy::QueueDomain;
 
     fn read_text(text: &str) -> Result<Settings, String> {
@@ -323,7 +324,7 @@ mod tests {
         let text = "scheduler = \"coordinated\"\ntlb-co = false\n[vm.web]\nresched-co = true\n";
         let settings = read_text(text).unwrap();
         let schemes_of_web = |settings: &Settings| settings.schemes_of(&settings.said_of("web"));
-        assert_eq!(settings.scheduler.name(), "coordinated");
+        assert_eq!(settings.scheduler_name(), "coordinated");
         assert_eq!(settings.schemes.to_string(), "resched-dp on, tlb-co off, resched-co off");
         assert_eq!(schemes_of_web(&settings).to_string(), "resched-dp on, tlb-co off, resched-co on");
         assert!(settings.check().is_ok() && settings.knows_vm("web"));
@@ -336,10 +337,13 @@ mod tests {
         let error = read_text("scheduler = \"fifo\"").unwrap_err();
         assert_eq!(
             error,
-            "my.toml:1:13: scheduler: no scheduler \"fifo\": must be microslice or coordinated"
+            "my.toml:1:13: scheduler: no scheduler \"fifo\": must be beside, microslice or coordinated"
         );
         let error = read_text("[vm.web]\ntlb-co = true").unwrap().check().unwrap_err().to_string();
-        assert_eq!(error, "my.toml:2:10: vm.web.tlb-co: the scheduler microslice has no such setting");
+        assert_eq!(
+            error,
+            "my.toml:2:10: vm.web.tlb-co is a setting of the scheduler coordinated; here it is beside"
+        );
     }
 
     #[test]
@@ -354,13 +358,14 @@ mod tests {
 
     #[test]
     fn a_file_has_windows_around_the_ends_of_turns() {
-        let settings = read_text("delay-preemption = 500\ndelay-unsafe = \"critical\"\n").unwrap();
+        let of_microslice = |text: &str| read_text(&format!("scheduler = \"microslice\"\n{text}"));
+        let settings = of_microslice("delay-preemption = 500\ndelay-unsafe = \"critical\"\n").unwrap();
         assert!(settings.check().is_ok());
         assert_eq!((settings.delay_preemption, settings.delay_unsafe.name()), (500, "critical"));
         let error = read_text("delay-preemption = 500\ndelay-unsafe = \"user\"").unwrap_err();
         assert_eq!(error, "my.toml:2:16: delay-unsafe \"user\": must be kernel, critical or hinted");
-        let error = read_text("delay-preemption = 500\ndelay-look-us = 0").unwrap().check().unwrap_err();
-        assert_eq!(error.to_string(), "my.toml:2:17: delay-look-us 0: must be 10 to 300000 microseconds");
+        let error = of_microslice("delay-preemption = 500\ndelay-look-us = 0").unwrap().check().unwrap_err();
+        assert_eq!(error.to_string(), "my.toml:3:17: delay-look-us 0: must be 10 to 300000 microseconds");
     }
 
     #[test]
@@ -402,9 +407,12 @@ mod tests {
     #[test]
     fn a_value_out_of_bounds_is_refused_with_its_place() {
         for (text, expected) in [
-            ("# é\nslice-us = 1", "my.toml:2:12: slice-us 1: must be 500 to 300000 microseconds"),
+            ("# é\nmicro-slice-us = 1", "my.toml:2:18: micro-slice-us 1: must be 10 to 30000 microseconds"),
             ("stats = 0.0", "my.toml:1:9: stats 0: must be 0.1 to 86400 seconds"),
-            ("[vm]\nweb = { weight = 0 }", "my.toml:2:18: vm.web.weight 0: must be 1 to 10000"),
+            (
+                "scheduler = \"coordinated\"\n[vm]\nweb = { weight = 0 }",
+                "my.toml:3:18: vm.web.weight 0: must be 1 to 10000",
+            ),
         ] {
             assert_eq!(read_text(text).unwrap().check().unwrap_err().to_string(), expected);
         }
@@ -437,7 +445,8 @@ mod tests {
             // Examples: these have no default, or one that depends on the host.
             micro_cpus_limit: Some(3),
             normal_cpus: settings.normal_cpus.clone(),
-            max_wait: settings.max_wait,
+            // Nothing was said, or what is meant then.
+            max_wait: Some(MaxWait::Auto),
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

@@ -1,8 +1,7 @@
 //! What the scheduler `coordinated` may be told: which schemes act, for all VMs or one, and its three times.
 
-use crate::HostError;
+use crate::settings::Settings;
 use crate::settings::vm_policy::VmPolicy;
-use crate::settings::{SchedulerChoice, Settings};
 use microslice_policy::coordinated::{RESCHED_CO, RESCHED_DP, TLB_CO, UrgentConfig};
 use std::collections::BTreeMap;
 
@@ -108,26 +107,6 @@ impl std::fmt::Display for Schemes {
     }
 }
 
-/// Keys that only one scheduler has. All others hold for each of them.
-const KNOBS: [(SchedulerChoice, &[&str]); 2] = [
-    (
-        SchedulerChoice::Microslice,
-        &["micro-cpus", "micro-cpus-limit", "normal-cpus", "micro-slice-us", "rules", "patience", "dry-run"],
-    ),
-    (
-        SchedulerChoice::Coordinated,
-        &[
-            "resched-dp",
-            "tlb-co",
-            "resched-co",
-            "urgent-slice-us",
-            "preemption-delay-us",
-            "urgent-allowance-us",
-            "urgent-answer-us",
-        ],
-    ),
-];
-
 impl Settings {
     /// The three times of section 4.1.1, and the time for an answer.
     pub fn urgent_config(&self) -> UrgentConfig {
@@ -148,66 +127,11 @@ impl Settings {
         }
         schemes
     }
-
-    /// Names the settings in a VM's policy that only another scheduler has, if there are any.
-    pub fn without_effect(&self, policy: &VmPolicy) -> Option<String> {
-        if self.scheduler == SchedulerChoice::Coordinated || policy.schemes.is_empty() {
-            return None;
-        }
-        let keys: Vec<&str> = policy.schemes.keys().map(|scheme| scheme.key()).collect();
-        let scheduler = self.scheduler.name();
-        Some(format!("{} has no effect: the scheduler {scheduler} has no such setting", keys.join(", ")))
-    }
-
-    /// Nothing may be set that the chosen scheduler doesn't have: it would be believed to act.
-    pub(crate) fn check_knobs(&self) -> Result<(), HostError> {
-        let foreign = |key: &str| {
-            let knob = key.rsplit('.').next().unwrap_or(key);
-            let knob = knob.strip_prefix("no-").unwrap_or(knob);
-            KNOBS.iter().any(|(owner, knobs)| *owner != self.scheduler && knobs.contains(&knob))
-        };
-        let flag = self.flags_given.iter().find(|flag| foreign(flag)).map(|flag| format!("--{flag}"));
-        let from_file =
-            || self.places.iter().find(|(key, _)| foreign(key)).map(|(key, place)| format!("{place}: {key}"));
-        match flag.or_else(from_file) {
-            Some(called) => {
-                let scheduler = self.scheduler.name();
-                Err(HostError::refused(format!("{called}: the scheduler {scheduler} has no such setting")))
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error(settings: &Settings) -> String {
-        settings.check().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn settings_of_the_other_scheduler_are_refused() {
-        let mut settings = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
-        assert!(settings.check().is_ok());
-        settings.flags_given.insert("patience".into());
-        assert_eq!(error(&settings), "--patience: the scheduler coordinated has no such setting");
-        let mut settings = Settings::default();
-        settings.places.insert("vm.web.tlb-co".into(), "my.toml:2:10".into());
-        assert_eq!(
-            error(&settings),
-            "my.toml:2:10: vm.web.tlb-co: the scheduler microslice has no such setting"
-        );
-    }
-
-    #[test]
-    fn settings_that_all_schedulers_have_are_refused_by_none() {
-        for scheduler in SchedulerChoice::ALL {
-            let flags_given = ["slice-us", "weight", "guest", "stats", "record"].map(String::from).into();
-            assert!(Settings { scheduler, flags_given, ..Settings::default() }.check().is_ok());
-        }
-    }
 
     #[test]
     fn a_vms_own_schemes_override_those_of_all() {
@@ -220,16 +144,5 @@ mod tests {
         assert_eq!(schemes_of("web").to_string(), "resched-dp on, tlb-co off, resched-co on");
         let quiet = VmPolicy { accelerate: Some(false), ..settings.said_of("web") };
         assert_eq!(settings.schemes_of(&quiet).bits(), 0, "who isn't to be accelerated is never urgent");
-    }
-
-    #[test]
-    fn metadata_for_another_scheduler_are_reported_as_ineffective() {
-        let schemes = [(Scheme::ReschedCo, Acts::On), (Scheme::TlbCo, Acts::Off)].into();
-        let policy = VmPolicy { weight: Some(200), schemes, ..VmPolicy::default() };
-        let said = Settings::default().without_effect(&policy).unwrap();
-        assert_eq!(said, "tlb-co, resched-co has no effect: the scheduler microslice has no such setting");
-        let coordinated = Settings { scheduler: SchedulerChoice::Coordinated, ..Settings::default() };
-        assert_eq!(coordinated.without_effect(&policy), None);
-        assert_eq!(Settings::default().without_effect(&VmPolicy::default()), None);
     }
 }

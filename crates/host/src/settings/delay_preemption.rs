@@ -118,7 +118,7 @@ mod tests {
 
     /// With these flags, whose values are set by `set`.
     fn error(flags: &[&str], set: impl FnOnce(&mut Settings)) -> String {
-        let mut settings = Settings::default();
+        let mut settings = Settings::of_microslice();
         settings.flags_given.extend(flags.iter().map(|flag| (*flag).to_owned()));
         set(&mut settings);
         settings.check().unwrap_err().to_string()
@@ -165,7 +165,7 @@ mod tests {
             }),
             "--delay-unsafe hinted with --no-guest-memory: hints are in the guest's memory"
         );
-        let mut settings = Settings { delay_preemption: 20_000, ..Settings::default() };
+        let mut settings = Settings { delay_preemption: 20_000, ..Settings::of_microslice() };
         settings.places.insert(WINDOW.into(), "my.toml:2:20".into());
         let said = settings.check().unwrap_err().to_string();
         assert!(said.starts_with("my.toml:2:20: delay-preemption 20000: a window longer"), "{said}");
@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn both_schedulers_have_windows_and_allow_shorter_looks() {
         for scheduler in SchedulerChoice::ALL {
-            let settings = Settings { scheduler, delay_preemption: 50, ..Settings::default() };
+            let settings =
+                Settings { scheduler: Some(scheduler), delay_preemption: 50, ..Settings::default() };
             assert!(settings.check().is_ok());
             assert!(settings.delay_config(true).window_slides());
         }

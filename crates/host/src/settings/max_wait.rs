@@ -1,15 +1,32 @@
 //! How long a runnable vCPU may wait for a pCPU (`--max-wait`, `policy/max_wait.h`).
 
-use microslice_policy::{MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS};
+use microslice_policy::{MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS};
 use std::time::Duration;
 
-/// A bound on waits, within what looks can keep.
+/// A bound on waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MaxWait(Duration);
+pub enum MaxWait {
+    /// For ever.
+    None,
+    /// 10 ms, or longer where many want to run.
+    Auto,
+    /// Within what looks can keep.
+    Of(Duration),
+}
 
 impl MaxWait {
-    pub fn nanoseconds(self) -> u64 {
-        self.0.as_nanos() as u64
+    /// 0 for [`MaxWait::None`].
+    pub fn bound_ns(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Auto => MAX_WAIT_AUTO_NS.into(),
+            Self::Of(bound) => bound.as_nanos() as u64,
+        }
+    }
+
+    /// How long it is for each vCPU that wants to run and that a pCPU has, if that is longer.
+    pub fn each_ns(self) -> u64 {
+        if self == Self::Auto { MAX_WAIT_EACH_NS.into() } else { 0 }
     }
 }
 
@@ -17,18 +34,23 @@ impl std::str::FromStr for MaxWait {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => return Ok(Self::None),
+            "auto" => return Ok(Self::Auto),
+            _ => {}
+        }
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
         let unit_ns = match unit.trim_start() {
             "us" => 1_000,
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
-            _ => return Err(format!("{text:?} is no time such as 10ms")),
+            _ => return Err(format!("{text:?} is neither a time such as 10ms, nor auto or none")),
         };
         let ns = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ns));
         match ns {
             Some(ns) if (u64::from(MAX_WAIT_LEAST_NS)..=u64::from(MAX_WAIT_MOST_NS)).contains(&ns) => {
-                Ok(Self(Duration::from_nanos(ns)))
+                Ok(Self::Of(Duration::from_nanos(ns)))
             }
             _ => Err(format!("{text:?} isn't 1ms to 1s")),
         }
@@ -41,17 +63,18 @@ mod tests {
 
     #[test]
     fn bounds_are_from_a_millisecond_to_a_second() {
-        let ns = |text: &str| text.parse::<MaxWait>().map(MaxWait::nanoseconds);
+        let ns = |text: &str| text.parse::<MaxWait>().map(MaxWait::bound_ns);
         assert_eq!(ns("10ms"), Ok(10_000_000));
-        assert_eq!((ns("1500 us"), ns("1s")), (Ok(1_500_000), Ok(1_000_000_000)));
+        assert_eq!((ns("1500 us"), ns("1s"), ns("none")), (Ok(1_500_000), Ok(1_000_000_000), Ok(0)));
+        assert_eq!((ns("auto"), MaxWait::Auto.each_ns()), (Ok(10_000_000), 5_000_000));
         for (text, cause) in [
             ("50us", "\"50us\" isn't 1ms to 1s"),
             ("2s", "\"2s\" isn't 1ms to 1s"),
             ("99999999999999999999s", "\"99999999999999999999s\" isn't 1ms to 1s"),
-            ("10", "\"10\" is no time such as 10ms"),
-            ("-1ms", "\"-1ms\" is no time such as 10ms"),
+            ("10", "\"10\" is neither a time such as 10ms, nor auto or none"),
+            ("-1ms", "\"-1ms\" is neither a time such as 10ms, nor auto or none"),
             ("ms", "\"ms\" isn't 1ms to 1s"),
-            ("10 bananas", "\"10 bananas\" is no time such as 10ms"),
+            ("10 bananas", "\"10 bananas\" is neither a time such as 10ms, nor auto or none"),
         ] {
             assert_eq!(ns(text), Err(cause.to_owned()));
         }

@@ -3,6 +3,7 @@
 mod config_file;
 pub mod coordination;
 pub mod delay_preemption;
+mod knobs;
 pub mod listen;
 pub mod max_wait;
 pub mod rules;
@@ -28,7 +29,7 @@ use microslice_symbols::critical::Catalogue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Which BPF object of `bpf/schedulers/` is loaded.
+/// A scheduler in place of the kernel's own: which BPF object of `bpf/schedulers/` is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulerChoice {
     /// Micro-sliced pCPUs (EuroSys'18).
@@ -63,9 +64,20 @@ impl std::str::FromStr for SchedulerChoice {
         let known = Self::ALL.into_iter().find(|choice| choice.name() == text);
         known.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(" or ");
-            format!("no scheduler {text:?}: must be {names}")
+            format!("no scheduler {text:?}: must be {BESIDE}, {names}")
         })
     }
+}
+
+/// How the kernel's own scheduler with boosts beside it is called, where others are called by their names.
+pub const BESIDE: &str = "beside";
+
+/// Reads who schedules: [`BESIDE`], or a scheduler of ours.
+///
+/// # Errors
+/// There is none of this name: which there are.
+pub fn scheduler_named(name: &str) -> Result<Option<SchedulerChoice>, String> {
+    if name == BESIDE { Ok(None) } else { name.parse().map(Some) }
 }
 
 /// How many pCPUs are micro-sliced.
@@ -91,7 +103,8 @@ impl std::str::FromStr for PoolChoice {
 /// Everything that a run needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub scheduler: SchedulerChoice,
+    /// `None`: the kernel's own stays in charge, and threads of vCPUs are boosted beside it.
+    pub scheduler: Option<SchedulerChoice>,
     /// Schemes of the scheduler `coordinated` for all VMs, then for single VMs, by name.
     pub schemes: Schemes,
     pub vm_schemes: BTreeMap<String, BTreeMap<Scheme, Acts>>,
@@ -110,7 +123,7 @@ pub struct Settings {
     pub micro_slice_us: u64,
     /// Per cent of the host that a VM may use by boosts beside the kernel's own scheduler.
     pub boost_percent: u32,
-    /// How long vCPUs may wait for a pCPU beside the kernel's own scheduler; `None`: for ever.
+    /// How long vCPUs may wait for a pCPU beside the kernel's own scheduler; `None`: nothing was said.
     pub max_wait: Option<MaxWait>,
     /// What a VM's cgroups had by boosts is taken from what they have by weight.
     pub pay_back: bool,
@@ -165,7 +178,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            scheduler: SchedulerChoice::Microslice,
+            scheduler: None,
             schemes: Schemes::default(),
             vm_schemes: BTreeMap::new(),
             urgent_slice_us: UrgentConfig::PAPER.slice_ns / 1000,
@@ -209,6 +222,14 @@ impl Default for Settings {
     }
 }
 
+#[cfg(test)]
+impl Settings {
+    /// The defaults, with the scheduler `microslice`.
+    pub(crate) fn of_microslice() -> Self {
+        Self { scheduler: Some(SchedulerChoice::Microslice), ..Self::default() }
+    }
+}
+
 /// The longest that one rule may keep a pCPU from those that wait. sched_ext's watchdog ends the scheduler
 /// once a single task has waited for ten seconds (`timeout_ms` in `bpf/schedulers/microslice.bpf.c`): it
 /// takes thirty such turns in a row. A task that has waited for two seconds goes first, for a third of a
@@ -244,7 +265,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
     }
     Some(match of_vm.unwrap_or(key) {
         "queue-domain" => "must be pcpu, llc or host".to_owned(),
-        "scheduler" => "must be microslice or coordinated".to_owned(),
+        "scheduler" => "must be beside, microslice or coordinated".to_owned(),
         "rules" => "must be project or paper".to_owned(),
         "critical-by" => "must be symbols, counter or both".to_owned(),
         "accelerate" | "resched-dp" | "tlb-co" => "must be true or false".to_owned(),
@@ -254,7 +275,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "normal-cpus" => "must be a list of CPUs such as 0-3,8".to_owned(),
-        "max-wait" => "must be a time such as 10ms".to_owned(),
+        "max-wait" => "must be a time such as 10ms, auto or none".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),
         "weight" => format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end()),
@@ -291,7 +312,8 @@ impl Settings {
         }
         self.check_windows()?;
         self.check_rules()?;
-        let (slices, long) = (u64::from(self.patience), self.micro_slice_us);
+        let has_patience = self.scheduler == Some(SchedulerChoice::Microslice);
+        let (slices, long) = (if has_patience { u64::from(self.patience) } else { 0 }, self.micro_slice_us);
         if slices * long > HOLD_US_MAX {
             return Err(HostError::refused(format!(
                 "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so patience up to {}",
@@ -434,22 +456,22 @@ mod tests {
     fn allowed_values_that_together_bring_the_watchdog_are_refused() {
         let error = |settings: Settings| settings.check().unwrap_err().to_string();
         assert_eq!(
-            error(Settings { patience: 100, micro_slice_us: 30_000, ..Settings::default() }),
+            error(Settings { patience: 100, micro_slice_us: 30_000, ..Settings::of_microslice() }),
             "--patience 100 with --micro-slice-us 30000: 3000000 us in a row; at most 300000 are allowed, so patience up to 10"
         );
-        let mut settings = Settings { patience: 1000, micro_slice_us: 1000, ..Settings::default() };
+        let mut settings = Settings { patience: 1000, micro_slice_us: 1000, ..Settings::of_microslice() };
         settings.places.insert("patience".into(), "my.toml:2:12".into());
         assert!(
             error(settings).starts_with("my.toml:2:12: patience 1000 with --micro-slice-us 1000: 1000000 us")
         );
         assert_eq!(
-            error(Settings { slice_us: 1_000_000, ..Settings::default() }),
+            error(Settings { slice_us: 1_000_000, ..Settings::of_microslice() }),
             "--slice-us 1000000: must be 500 to 300000 microseconds"
         );
         // As the demonstration stretches them for its emulated host.
-        let stretched = Settings { slice_us: 300_000, micro_slice_us: 3000, ..Settings::default() };
+        let stretched = Settings { slice_us: 300_000, micro_slice_us: 3000, ..Settings::of_microslice() };
         assert!(stretched.check().is_ok());
-        let longest = Settings { micro_slice_us: 30_000, ..Settings::default() };
+        let longest = Settings { micro_slice_us: 30_000, ..Settings::of_microslice() };
         assert!(longest.check().is_ok());
     }
 }

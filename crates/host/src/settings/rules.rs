@@ -2,6 +2,7 @@
 //! simulator's policies have the same word, `rules`.
 
 use crate::HostError;
+use crate::settings::max_wait::MaxWait;
 use crate::settings::{PoolChoice, Settings};
 use microslice_policy::{AccelerateConfig, Coded, CriticalBy, PoolSizeConfig};
 
@@ -63,6 +64,15 @@ impl Settings {
         PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
     }
 
+    /// How long vCPUs may wait: the paper bounds no waits.
+    pub(crate) fn max_wait(&self) -> MaxWait {
+        let by_rules = match self.rules {
+            Rules::Project => MaxWait::Auto,
+            Rules::Paper => MaxWait::None,
+        };
+        self.max_wait.unwrap_or(by_rules)
+    }
+
     /// Is it tried whether help brings a VM anything? In a dry run there is none, nor without a micro pool.
     pub(crate) fn tries_help(&self) -> bool {
         self.rules == Rules::Project && !self.dry_run && self.micro_cpus != PoolChoice::Static(0)
@@ -70,7 +80,8 @@ impl Settings {
 
     /// In a dry run no vCPU is helped, so none has a reason to wait.
     fn patience_ns(&self) -> u64 {
-        let nobody_waits = self.dry_run || self.rules == Rules::Paper;
+        // Beside the kernel's own scheduler KVM's yields go ahead.
+        let nobody_waits = self.dry_run || self.rules == Rules::Paper || self.scheduler.is_none();
         if nobody_waits { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
     }
 
@@ -115,11 +126,12 @@ mod tests {
         assert_eq!(format!("{:?}", paper.pool_size_config(2)), format!("{pool_size:?}"));
         assert_eq!(paper.delay_config(true).window_ns, 0, "no grace");
         assert!(!paper.rules.lends() && Settings::default().rules.lends());
+        assert_eq!([paper.max_wait(), Settings::default().max_wait()], [MaxWait::None, MaxWait::Auto]);
     }
 
     #[test]
     fn without_a_word_all_of_the_projects_rules_act() {
-        let said = format!("{:?}", Settings::default().accelerate_config());
+        let said = format!("{:?}", Settings::of_microslice().accelerate_config());
         assert_eq!(said, format!("{:?}", AccelerateConfig::DEFAULT));
         let percent = Settings::default().pool_size_config(3).grow_when_busy_percent;
         assert_eq!(percent, PoolSizeConfig::DEFAULT.grow_when_busy_percent);
@@ -136,7 +148,7 @@ mod tests {
     #[test]
     fn unknown_rules_and_patience_with_the_papers_are_refused() {
         assert_eq!("ours".parse::<Rules>().unwrap_err(), "no rules \"ours\": must be project or paper");
-        let mut settings = Settings { rules: Rules::Paper, ..Settings::default() };
+        let mut settings = Settings { rules: Rules::Paper, ..Settings::of_microslice() };
         settings.flags_given.insert("patience".into());
         let said = settings.check().unwrap_err().to_string();
         assert_eq!(said, "--patience 10 with --rules paper: the paper has no patience");

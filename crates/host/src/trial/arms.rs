@@ -51,8 +51,8 @@ impl Arm {
         let mut words = text.split_whitespace();
         let command: Option<&[&str]> = match words.next() {
             Some("kernel") => None,
-            Some("beside") => Some(&["run", "--beside"]),
-            Some("microslice") => Some(&["run"]),
+            Some("beside") => Some(&["run", "--scheduler", "beside"]),
+            Some("microslice") => Some(&["run", "--scheduler", "microslice"]),
             Some("coordinated") => Some(&["run", "--scheduler", "coordinated"]),
             _ => return Err("begins with kernel, beside, microslice or coordinated".into()),
         };
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(Arm::parse("kernel").expect("an arm").command, None);
         assert_eq!(
             arguments("beside  boost-percent=5 dry-run"),
-            ["run", "--beside", "--boost-percent", "5", "--dry-run"]
+            ["run", "--scheduler", "beside", "--boost-percent", "5", "--dry-run"]
         );
         assert_eq!(arguments("coordinated"), ["run", "--scheduler", "coordinated"]);
         assert_eq!(
@@ -253,9 +253,9 @@ mod tests {
             [vec!["--no-guest-memory".to_owned()], vec!["--config".to_owned(), "all.toml".to_owned()]];
         let of = |text: &str| Arm::parse(text).expect("an arm").arguments(&common);
         let both = of("beside config=own.toml no-guest-memory").expect("arguments");
-        assert_eq!(both, ["run", "--beside", "--config", "own.toml", "--no-guest-memory"]);
+        assert_eq!(both, ["run", "--scheduler", "beside", "--config", "own.toml", "--no-guest-memory"]);
         let neither = of("beside").expect("arguments");
-        assert_eq!(neither, ["run", "--beside", "--no-guest-memory", "--config", "all.toml"]);
+        assert_eq!(neither, ["run", "--scheduler", "beside", "--no-guest-memory", "--config", "all.toml"]);
         assert_eq!(of("kernel"), None);
     }
 

@@ -197,7 +197,9 @@ fn nobody_else_schedules() -> Result<(), HostError> {
         )));
     }
     if beside::runs() {
-        return Err(HostError::refused("a `microslice run --beside` runs here already: stop it first"));
+        return Err(HostError::refused(
+            "a `microslice run --scheduler beside` runs here already: stop it first",
+        ));
     }
     Ok(())
 }

@@ -25,6 +25,8 @@ pub struct MicroSlicedConfig {
     /// As [`super::BesideConfig::max_wait_ns`].
     #[serde(skip_serializing_if = "super::eevdf::is_none")]
     pub max_wait_ns: u64,
+    #[serde(skip_serializing_if = "super::eevdf::is_none")]
+    pub max_wait_each_ns: u64,
     #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
     pub holders: HolderRules,
 }

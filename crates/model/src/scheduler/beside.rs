@@ -54,7 +54,7 @@ impl<Fair: FairClass> Beside<Fair> {
             answers,
             boosts: Boosts::new(config, costs, machine),
             holders: Holders::new(&config.holders, machine),
-            max_wait: MaxWait::new(config.max_wait_ns, machine),
+            max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
             pay_back: PayBack::new(config.pay_back, machine),
         }
     }
@@ -292,7 +292,7 @@ impl<Fair: FairClass> Scheduler for Beside<Fair> {
         while let Some(vcpu) = self.boosts.take_due(machine.now_ns) {
             self.give(machine, vcpu);
         }
-        for vcpu in self.max_wait.look(machine, |vcpu| self.boosts.policy_state(machine, vcpu)) {
+        for vcpu in self.max_wait.look(machine, |machine, vcpu| self.boosts.policy_state(machine, vcpu)) {
             self.ask(machine, vcpu, Cause::MaxWait);
         }
         for (vm, weight) in self.pay_back.look(machine) {

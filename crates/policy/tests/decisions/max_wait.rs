@@ -42,6 +42,14 @@ fn the_least_bound_leaves_half_of_the_host_to_turns() {
     assert_eq!(max_wait_least_ns(MS / 10, 8, 0), 16 * MS / 10);
 }
 
+#[test]
+fn a_bound_that_nobody_chose_grows_with_those_that_want_to_run() {
+    let auto_ns = |wanting| max_wait_shared_ns(10 * MS, 5 * MS, wanting, 16);
+    assert_eq!([0, 32, 33, 64, 512].map(auto_ns), [10 * MS, 10 * MS, 10_312_500, 20 * MS, 160 * MS]);
+    assert_eq!(auto_ns(u32::MAX), u64::from(MAX_WAIT_MOST_NS));
+    assert_eq!(max_wait_shared_ns(7 * MS, 0, 1_000, 1), 7 * MS, "one that somebody chose stays");
+}
+
 proptest! {
     /// Looks come when the policy says, and no later than a sixteenth of the bound; whoever is helped within
     /// another one keeps its bound.

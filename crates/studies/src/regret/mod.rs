@@ -8,6 +8,7 @@
 mod draw;
 mod felt;
 mod generator;
+mod misses;
 mod papers;
 mod programs;
 mod summary;
@@ -17,6 +18,7 @@ mod today;
 
 pub use felt::{FELT_WAITS, FeltTimes, FeltWait};
 pub use generator::Hosts;
+pub use misses::Miss;
 pub use summary::{Counts, Distribution, Felt, Group, Summary, Verdict, summaries};
 
 use generator::{DURATION_NS, Scenario, WARMUP_NS};

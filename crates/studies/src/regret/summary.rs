@@ -1,6 +1,7 @@
 //! What results add up to: how each policy's work, felt waits and shares are distributed over scenarios.
 
 use super::felt::{FELT_WAITS, FeltWait};
+use super::misses::{Miss, WAIT_MISS, misses};
 use super::{Outcome, ScenarioResult};
 use microslice_metrics::Estimate;
 use std::collections::BTreeMap;
@@ -49,8 +50,6 @@ pub struct Group {
 /// How many scenarios miss a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    pub below_095: usize,
-    pub below_098: usize,
     /// More than 3 % behind the best of all policies.
     pub behind_best: usize,
     pub share_off_by_2_percent: usize,
@@ -69,6 +68,8 @@ pub struct Summary {
     /// Of scenarios without VMs that are pinned or limited.
     pub share_error: Distribution,
     pub counts: Counts,
+    /// Beside those of the first policy with other seeds.
+    pub misses: Vec<Miss>,
     pub accelerations: u64,
     /// Scenarios by how interrupts reach vCPUs.
     pub interrupts: Vec<Group>,
@@ -120,7 +121,12 @@ pub fn summaries(policies: &[String], results: &[ScenarioResult]) -> Vec<Summary
     let mut names = policies.to_vec();
     names.extend(policies.first().map(|first| format!("{first} (other seeds)")));
     let names = names.into_iter().enumerate();
-    names.map(|(column, name)| Summary::of(name, column, policies.len(), results)).collect()
+    let mut all: Vec<Summary> =
+        names.map(|(column, name)| Summary::of(name, column, policies.len(), results)).collect();
+    if let Some(other_seeds) = all.last().map(|of| of.verdicts.clone()) {
+        all.iter_mut().for_each(|of| of.misses = misses(&of.verdicts, &other_seeds));
+    }
+    all
 }
 
 impl Summary {
@@ -134,8 +140,6 @@ impl Summary {
         let is_behind =
             |(verdict, result): (&Verdict, &ScenarioResult)| verdict.throughput < 0.97 * best(result);
         let counts = Counts {
-            below_095: throughput.count(|ratio| ratio < 0.95),
-            below_098: throughput.count(|ratio| ratio < 0.98),
             behind_best: verdicts.iter().zip(results).filter(|&pair| is_behind(pair)).count(),
             share_off_by_2_percent: share_error.count(|error| error > 0.02),
         };
@@ -155,7 +159,13 @@ impl Summary {
             throughput,
             share_error,
             counts,
+            misses: Vec::new(),
         }
+    }
+
+    /// True if it misses no more often than the first policy with other seeds does.
+    pub fn is_never_worse(&self) -> bool {
+        !self.misses.iter().any(Miss::is_worse)
     }
 
     /// The mean of its work, with its interval.
@@ -183,7 +193,7 @@ impl Summary {
 fn felt_of<'v>(vms: impl Iterator<Item = &'v VmVerdict> + Clone) -> [Felt; FELT_WAITS.len()] {
     FELT_WAITS.map(|wait| {
         let ratios = Distribution::of(vms.clone().filter_map(|vm| vm.felt[wait as usize]));
-        Felt { above_125: ratios.count(|ratio| ratio > 1.25), ratios }
+        Felt { above_125: ratios.count(|ratio| ratio > WAIT_MISS), ratios }
     })
 }
 
@@ -226,6 +236,11 @@ impl Verdict {
             share_error: result.has_dues.then_some(own.share_error),
             vms,
         }
+    }
+
+    /// One felt wait of its VMs, in the order of [`FELT_WAITS`].
+    pub fn felt(&self, wait: usize) -> impl Iterator<Item = f64> {
+        self.vms.iter().filter_map(move |vm| vm.felt[wait])
     }
 
     /// How many times the first policy's that felt wait of a VM is that grew most.
@@ -297,9 +312,13 @@ mod tests {
     #[test]
     fn misses_are_counted_and_pinned_vms_have_no_dues() {
         let b = &two_policies()[1];
-        let counts = Counts { below_095: 1, below_098: 1, behind_best: 1, share_off_by_2_percent: 1 };
+        let counts = Counts { behind_best: 1, share_off_by_2_percent: 1 };
         assert_eq!((b.counts, b.share_error.len(), b.accelerations), (counts, 2, 9));
         assert_eq!((b.least_throughput(2), b.longest_waits(1)), (vec![2, 3], vec![1]));
+        let misses: Vec<_> =
+            b.misses.iter().map(|miss| (miss.what.as_str(), miss.count, miss.more)).collect();
+        assert_eq!(misses[..3], [("work below 0.95", 1, 1), ("work below 0.98", 1, 1), ("wake-up", 2, 2)]);
+        assert!(b.is_never_worse(), "one scenario of three shows nothing");
         assert!(b.felt.iter().all(|felt| (felt.above_125, felt.ratios.len()) == (2, 6)), "{:?}", b.felt);
     }
 

@@ -13,7 +13,7 @@ const PCPUS_THAT_GO: std::ops::Range<u32> = 1..PCPUS;
 /// Cgroups at once, beside those of guests.
 const CGROUPS: u32 = 6;
 /// A real-time task that keeps a pCPU for ten seconds brings sched_ext's watchdog before Linux 7.0
-/// (docs/how-to/run-a-host.md). Half of it leaves an emulated host room.
+/// (docs/how-to/replace-the-scheduler.md). Half of it leaves an emulated host room.
 const REAL_TIME_MS: std::ops::RangeInclusive<u32> = 500..=5_000;
 
 /// What is done to the host, and how much of it.

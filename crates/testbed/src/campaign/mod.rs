@@ -37,7 +37,7 @@ impl Scheduler {
     /// longer to enter its guest.
     fn flags(self) -> Option<&'static str> {
         match self {
-            Self::Microslice => Some("--micro-cpus auto --micro-slice-us 3000"),
+            Self::Microslice => Some("--scheduler microslice --micro-slice-us 3000"),
             Self::Coordinated => Some("--scheduler coordinated"),
             Self::None => None,
         }

@@ -15,7 +15,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))
 }
 
-/// `run --beside` by these means, for some seconds beside a crowd. What it reports of the VM.
+/// `run --scheduler beside` by these means, for some seconds beside a crowd. What it reports of the VM.
 fn beside(lab: &Lab, vm: &LabVm, critical_by: &str, then: impl FnOnce(&Running)) -> Value {
     let daemon = run_beside(lab, &[vm], &["--critical-by", critical_by, "--boost-percent", "5"]);
     then(&daemon);

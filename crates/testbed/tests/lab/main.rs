@@ -1,4 +1,4 @@
-//! What `observe` and `run --beside` promise, on this machine's own KVM at full speed, with the lab's guest
+//! What `observe` and `run --scheduler beside` promise, on this machine's own KVM at full speed, with the lab's guest
 //! (`testbed/lab/`). Skipped, and said so, where KVM can't be opened or BPF can't be loaded.
 
 mod boosts;
@@ -44,9 +44,9 @@ fn observe(lab: &Lab, vms: &[&LabVm], arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
 }
 
-/// Starts `run --beside`, and returns once it knows the slides of these VMs.
+/// Starts `run --scheduler beside`, and returns once it knows the slides of these VMs.
 fn run_beside(lab: &Lab, vms: &[&LabVm], arguments: &[&str]) -> Running {
-    let mut command = microslice(lab, vms, &["run", "--beside", "--json"]);
+    let mut command = microslice(lab, vms, &["run", "--json"]);
     command.args(arguments);
     let daemon = Running::start(command).expect("it starts");
     for vm in vms {

@@ -80,7 +80,7 @@ fn what_this_hosts_kvm_does_not_show_is_named() {
 fn without_rights_one_line_says_which_are_missing() {
     let Some(_lab) = lab() else { return };
     let binary = microslice_testbed::built_binary().expect("built");
-    for mode in [&["observe", "--for", "1s"][..], &["run", "--beside"]] {
+    for mode in [&["observe", "--for", "1s"][..], &["run"]] {
         // The capabilities are asked for first: a path that others may not enter would hide that.
         let mut command = std::process::Command::new("setpriv");
         command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(&binary).args(mode);
@@ -96,10 +96,10 @@ fn a_second_daemon_is_refused_in_one_line() {
     let Some(lab) = lab() else { return };
     let vm = lab.start(&["load=calls", "vcpus=2"]).expect("a VM");
     let first = run_beside(&lab, &[&vm], &[]);
-    let second = microslice(&lab, &[], &["run", "--beside"]).output().expect("it runs");
+    let second = microslice(&lab, &[], &["run"]).output().expect("it runs");
     let line = String::from_utf8_lossy(&second.stderr);
     assert_eq!((second.status.code(), line.lines().count()), (Some(2), 1), "{line}");
-    assert!(line.contains("another `microslice run --beside` runs here"), "{line}");
+    assert!(line.contains("another `microslice run --scheduler beside` runs here"), "{line}");
     report_of(first);
 }
 

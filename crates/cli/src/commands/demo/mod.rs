@@ -48,7 +48,7 @@ pub(super) const PHASES: [(&str, Scheduler); 8] = [
   microslice demo --pv off --no-pause-exits --phases kernel,beside,1,kernel,beside,1   by turns, as machines are not the same all the time
 
 Real vCPUs take a minute, where /dev/kvm can be opened: four small VMs of ours at full speed, under the kernel's own
-scheduler with boosts (`run --beside`) and without, by turns. Each ratio has its 95 % interval.
+scheduler with boosts (`run --scheduler beside`) and without, by turns. Each ratio has its 95 % interval.
 
 Of the stock guests, one runs a kernel-heavy mix (TLB shootdowns, a contended kernel lock, wake-ups, a network ping-pong), the
 other hogs its vCPUs. In one boot: each guest alone, then both under the kernel's own scheduler, ours with the micro
@@ -90,7 +90,7 @@ pub struct Demo {
     /// Add a phase with `run --scheduler coordinated` (ASPLOS'13) to each round
     #[arg(long)]
     coordinated: bool,
-    /// Add a phase with `run --beside` (the kernel's own scheduler, and boosts) to each round
+    /// Add a phase with `run --scheduler beside` (the kernel's own scheduler, and boosts) to each round
     #[arg(long)]
     beside: bool,
     /// Run these phases in each round, in this order, in place of the usual ones: kernel, off, 1, paper,

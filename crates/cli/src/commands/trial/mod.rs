@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Which scheduler is better for the VMs that run here: arms take turns, and each is compared with the first
 #[derive(Args)]
 #[command(after_help = "Examples:
-  microslice trial                                 the kernel's own scheduler and `run --beside` by turns, for 20 minutes
+  microslice trial                                 the kernel's own scheduler and `run --scheduler beside` by turns, for 20 minutes
   microslice trial --for 1h --arm kernel --arm beside --arm 'microslice slice-us=3000'
                                                    three arms; settings are flags of `run` without dashes
   microslice trial --outcome 'requests=curl -s http://10.0.0.7/rate' --html trial.html

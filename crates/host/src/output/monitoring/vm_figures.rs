@@ -10,7 +10,7 @@ use microslice_policy::{Cause, GuestClass, YieldCause};
 /// Histograms of the BPF side have buckets of microseconds.
 pub(crate) const US: u64 = 1_000;
 
-/// Puts the figures that `run`, with each scheduler, and `run --beside` count of a VM.
+/// Puts the figures that `run`, with each scheduler, and `run --scheduler beside` count of a VM.
 pub(crate) fn put_vm(snapshot: &mut Snapshot, vm: &str, vcpu_count: u32, stats: &VmStats) {
     snapshot.gauge(&figures::VCPUS, &[vm], f64::from(vcpu_count));
     snapshot.counter(&figures::CPU_TIME, &[vm], stats.ran_ns);

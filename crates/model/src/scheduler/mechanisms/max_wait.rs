@@ -9,22 +9,28 @@
 use super::{Core, MicroSliced};
 use crate::counters::FailedPull;
 use crate::ids::VcpuId;
-use crate::machine::Machine;
+use crate::machine::{self, HostVm, Machine};
 use microslice_policy::{self as policy, Cause, VcpuState, WaitDecision, WaitObservation};
 
 pub struct MaxWait {
+    /// Of VMs that say none themselves.
+    host_ns: u64,
+    each_ns: u64,
     /// When the next look is due.
     due_ns: u64,
 }
 
 impl MaxWait {
-    /// `host_ns`: the bound of VMs that say none themselves; 0: they have none.
-    pub fn new(host_ns: u64, machine: &mut Machine) -> Self {
+    /// `host_ns`: the bound of VMs that say none themselves; 0: they have none. `each_ns`: for each vCPU that
+    /// wants to run and that a pCPU has, if that is longer.
+    pub fn new(host_ns: u64, each_ns: u64, machine: &mut Machine) -> Self {
         for vm in &mut machine.vms {
             vm.max_wait_ns = vm.own_max_wait_ns.unwrap_or(host_ns);
         }
         let bounds = machine.vms.iter().map(|vm| vm.max_wait_ns).filter(|&bound_ns| bound_ns > 0);
         Self {
+            host_ns,
+            each_ns,
             due_ns: bounds.map(|bound_ns| policy::wait_next_look_ns(bound_ns, 0)).min().unwrap_or(u64::MAX),
         }
     }
@@ -34,9 +40,16 @@ impl MaxWait {
     }
 
     /// Returns those that have to be asked for now, the longest wait first.
-    pub fn look(&mut self, machine: &Machine, state_of: impl Fn(VcpuId) -> VcpuState) -> Vec<VcpuId> {
+    pub fn look(
+        &mut self,
+        machine: &mut Machine,
+        state_of: impl Fn(&Machine, VcpuId) -> VcpuState,
+    ) -> Vec<VcpuId> {
         if machine.now_ns < self.due_ns {
             return Vec::new();
+        }
+        if self.each_ns > 0 {
+            self.share(machine);
         }
         let mut due = Vec::new();
         let mut next_look_ns = u64::MAX;
@@ -44,7 +57,7 @@ impl MaxWait {
             let mut longest_ns = 0;
             for vcpu in vm.first_vcpu.span(vm.vcpus) {
                 let since_ns = machine.vcpus[vcpu].since_ns;
-                let state = state_of(vcpu);
+                let state = state_of(machine, vcpu);
                 let waited_ns = machine.now_ns - since_ns;
                 let bound_ns = vm.max_wait_ns;
                 let seen = WaitObservation { bound_ns, waited_ns, state: state.into(), reserved: 0 };
@@ -62,12 +75,23 @@ impl MaxWait {
         due.sort_unstable();
         due.into_iter().map(|(_, vcpu)| vcpu).collect()
     }
+
+    /// The host's bound, for as many as run or want to. It sees no tasks, as on a real host.
+    fn share(&self, machine: &mut Machine) {
+        let is_bounded = |vm: &HostVm| vm.own_max_wait_ns.is_none();
+        let bounded = machine.vms.iter().filter(|vm| is_bounded(vm));
+        let vcpus = bounded.flat_map(|vm| vm.first_vcpu.span(vm.vcpus));
+        let wanting = vcpus.filter(|&vcpu| machine.vcpus[vcpu].state != machine::VcpuState::Blocked).count();
+        let pcpus = machine.pcpus.len() as u32;
+        let bound_ns = policy::max_wait_shared_ns(self.host_ns, self.each_ns, wanting as u32, pcpus);
+        machine.vms.iter_mut().filter(|vm| is_bounded(vm)).for_each(|vm| vm.max_wait_ns = bound_ns);
+    }
 }
 
 impl<Normal: Core> MicroSliced<Normal> {
     /// Whoever is due has a micro slice, whatever its VM has had.
     pub(super) fn look_at_waits(&mut self, machine: &mut Machine) {
-        for vcpu in self.max_wait.look(machine, |vcpu| self.pool.policy_state(machine, vcpu)) {
+        for vcpu in self.max_wait.look(machine, |machine, vcpu| self.pool.policy_state(machine, vcpu)) {
             let place = self.home_for_bound(machine, vcpu).or_else(|| self.place(machine, vcpu));
             match place {
                 Some(pcpu) => _ = self.request(machine, vcpu, pcpu, Cause::MaxWait),

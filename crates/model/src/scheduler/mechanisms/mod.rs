@@ -97,7 +97,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             answers: Answers::new(!is_prototype),
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),
-            max_wait: MaxWait::new(config.max_wait_ns, machine),
+            max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),

@@ -36,12 +36,13 @@ pub fn stand_still(host: &Host) -> Standstill<'_> {
     Standstill::of_guests(host).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Our scheduler, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation,
+/// Our scheduler `microslice` in the kernel's own's place, or the one that the flags name, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation,
 /// and beside them for twice as many. (That it loads beside guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
     let _still = stand_still(host);
     let began = Instant::now();
-    let process = host.start(&format!("exec microslice run --json {flags}")).expect("start");
+    let scheduler = if flags.contains("--scheduler") { "" } else { "--scheduler microslice" };
+    let process = host.start(&format!("exec microslice run {scheduler} --json {flags}")).expect("start");
     wait_for_state(host, "enabled", &process);
     eprintln!("in charge after {:.1} s", began.elapsed().as_secs_f64());
     process

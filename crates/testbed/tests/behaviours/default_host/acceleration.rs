@@ -265,9 +265,9 @@ fn the_verifier_walks_about_as_many_instructions_as_recorded() {
     let recorded = include_str!("../../../../../bpf/instruction-counts.toml");
     on_host(|host| {
         for (section, command) in [
-            ("[\"6.18\"]", "run --micro-cpus 1"),
+            ("[\"6.18\"]", "run --scheduler microslice"),
             ("[coordinated.\"6.18\"]", "run --scheduler coordinated"),
-            ("[beside.\"6.18\"]", "run --beside"),
+            ("[beside.\"6.18\"]", "run --scheduler beside"),
             ("[observe.\"6.18\"]", "observe"),
         ] {
             let section = recorded.split(section).nth(1).expect("counts of the default host");

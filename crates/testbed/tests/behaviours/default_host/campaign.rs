@@ -43,7 +43,7 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
     });
 }
 
-/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/run-a-host.md): the watchdog
+/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/replace-the-scheduler.md): the watchdog
 /// ends the scheduler.
 #[test]
 #[ignore = "minutes, to see that the campaign finds what it looks for: make test-long"]

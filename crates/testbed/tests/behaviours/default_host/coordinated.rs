@@ -155,9 +155,9 @@ fn what_a_scheduler_does_not_have_is_refused_and_nothing_is_loaded() {
         for (flags, cause) in [
             (
                 "--scheduler coordinated --micro-cpus 1",
-                "--micro-cpus: the scheduler coordinated has no such setting",
+                "--micro-cpus is a setting of --scheduler microslice; here it is coordinated",
             ),
-            ("--tlb-co on", "--tlb-co: the scheduler microslice has no such setting"),
+            ("--tlb-co on", "--tlb-co is a setting of --scheduler coordinated; here it is beside"),
             ("--scheduler fifo", "invalid value 'fifo' for '--scheduler <NAME>'"),
         ] {
             let output = host.run(&format!("microslice run {flags}"), PATIENCE).expect("run");

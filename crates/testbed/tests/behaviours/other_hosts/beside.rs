@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 /// The emulated CPU is slow: a boost must be long enough for a guest to do anything in it.
 pub(super) const BESIDE: &str =
-    "exec microslice run --beside --json --micro-slice-us 3000 --boost-percent 20 --stats 1";
+    "exec microslice run --scheduler beside --json --micro-slice-us 3000 --boost-percent 20 --stats 1";
 /// Long boosts, so that a kill finds some under way.
 pub(super) const LONG_BOOSTS: &str =
-    "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
+    "exec microslice run --scheduler beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
 
 /// One of 30 ms uses up three quarters of what 1 % of four pCPUs are for a second.
 const LITTLE_BUDGET: &str =
-    "exec microslice run --beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
+    "exec microslice run --scheduler beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
 /// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while a
 /// waiter has halted is rare, and no vCPU is boosted because it was woken.
@@ -212,27 +212,27 @@ fn on_debian_12_a_vm_that_asks_all_the_time_runs_boosted_for_no_longer_than_its_
 fn on_debian_12_a_user_without_rights_or_a_second_daemon_is_refused_in_one_line() {
     on(DEBIAN_12, |host, _| {
         let user = "grep -qs ^nobody: /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd; \
-                    exec su -s /bin/sh nobody -c 'microslice run --beside'";
+                    exec su -s /bin/sh nobody -c 'microslice run --scheduler beside'";
         let line = refusal(host, user);
         assert!(
             line.contains("CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_PERFMON, CAP_BPF missing: run it as root"),
             "{line}"
         );
         // All capabilities, but of a user namespace: the kernel makes nobody real-time for them.
-        let line = refusal(host, "exec unshare -r microslice run --beside");
+        let line = refusal(host, "exec unshare -r microslice run --scheduler beside");
         assert!(line.contains("no thread can be made real-time here"), "{line}");
 
-        // Without the flag it is no fallback, but named.
-        let line = refusal(host, "microslice run");
+        // It is no fallback, but named.
+        let line = refusal(host, "microslice run --scheduler microslice");
         assert!(
-            line.contains("no sched_ext") && line.contains("`microslice run --beside` needs none"),
+            line.contains("no sched_ext") && line.contains("`microslice run --scheduler beside` needs none"),
             "{line}"
         );
 
         let first = host.start(&format!("{BESIDE} --dry-run")).expect("start");
         statistics(&first, |_| true, "report");
-        let line = refusal(host, "microslice run --beside");
-        assert!(line.contains("another `microslice run --beside` runs here"), "{line}");
+        let line = refusal(host, "microslice run");
+        assert!(line.contains("another `microslice run --scheduler beside` runs here"), "{line}");
         stop(&first);
         assert_eq!(real_time_guest_threads(host), 0);
     });

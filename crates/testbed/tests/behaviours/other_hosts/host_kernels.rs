@@ -98,7 +98,7 @@ fn a_kernel_whose_btf_is_broken_for_sched_ext_is_refused_with_that_reason() {
     let rule = Rule::broken_host("7.2").expect("a series");
     let testbed = || Testbed::with_kernel(rule.clone()).expect("a rule");
     on_machine("7.2 with broken BTF", testbed, &[], |host, _| {
-        let output = host.run("microslice run --micro-cpus 1", PATIENCE).expect("run");
+        let output = host.run("microslice run --scheduler microslice", PATIENCE).expect("run");
         assert_eq!(output.code, 2, "{}", output.stderr);
         assert!(
             output.stderr.contains("BTF") && output.stderr.contains("scx_bpf_kick_cpu"),

@@ -73,7 +73,8 @@ fn look(host: &Host) -> Seen {
     must(host, &format!("echo 64 > {trace}/buffer_size_kb; echo 1 > {event}"));
     // The kernel's image is named by the VMM. So the slide comes from halts alone.
     let flags = format!("--micro-cpus 1 --no-guest-memory --stats {REPORT_S}");
-    let scheduler = host.start(&format!("exec microslice run --json {flags}")).expect("start");
+    let scheduler =
+        host.start(&format!("exec microslice run --scheduler microslice --json {flags}")).expect("start");
     wait_for_reports(&scheduler, 0, 1);
     // A second is a hundred million instructions.
     let times = must(host, "cut -d' ' -f14,15 /proc/$(pidof microslice)/stat");

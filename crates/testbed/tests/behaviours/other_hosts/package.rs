@@ -13,7 +13,7 @@ const PACKAGES: [&str; 2] = ["/testbed/packages/first.deb", "/testbed/packages/s
 /// Above whatever this program's version is.
 const HIGHER: &str = "999.0-1";
 /// What an operator changes, and an upgrade keeps.
-const CHANGED: &str = "micro-cpus = 1\nmicro-slice-us = 3000\n";
+const CHANGED: &str = "scheduler = \"microslice\"\nmicro-cpus = 1\nmicro-slice-us = 3000\n";
 
 /// Standard output of a program that must succeed.
 fn said(command: &mut Command) -> String {

@@ -108,7 +108,10 @@ fn a_domain_that_the_host_has_not_is_refused_and_the_others_are_told() {
         let caches = "/sys/devices/system/cpu/cpu1/cache";
         run(host, &format!("mount -t tmpfs none {caches}"));
         for (flags, cause) in [
-            ("--queue-domain llc", "--queue-domain llc: this host doesn't show its last-level caches"),
+            (
+                "--scheduler microslice --queue-domain llc",
+                "--queue-domain llc: this host doesn't show its last-level caches",
+            ),
             ("--queue-domain node", "node"),
         ] {
             let output = host.run(&format!("microslice run {flags}"), PATIENCE).expect("run");
