@@ -125,7 +125,8 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init)
 		if (result)
 			return result;
 	}
-	return init_pool();
+	result = init_looks();
+	return result ? result : init_pool();
 }
 
 void STRUCT_OPS(microslice_exit, struct scx_exit_info *info)

@@ -84,6 +84,18 @@ pub fn max_wait_least_ns(micro_slice_ns: u64, vcpu_count: u32, pcpu_count: u32) 
     unsafe { c::max_wait_least_ns(micro_slice_ns, vcpu_count, pcpu_count) }
 }
 
+/// Returns what a vCPU is wanted for, of these interrupts that wait for it (`policy/looks.h`).
+pub fn interrupt_by_look(state: VcpuState, pending: u8) -> InterruptKind {
+    // SAFETY: plain values.
+    InterruptKind::of(unsafe { c::interrupt_by_look(state as u32, pending.into()) })
+}
+
+/// Returns the state after a look at [`LOOK_MAX`] of so many places.
+pub fn look_after(state: &LookState, count: u32, found_count: u32) -> LookState {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::look_after(state, count, found_count) }
+}
+
 /// True if a sibling in that state, last seen in that class, may have been handed a lock that it can't take
 /// (`policy/heirs.h`).
 pub fn sibling_may_be_heir(state: VcpuState, class: GuestClass) -> bool {

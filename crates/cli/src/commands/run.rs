@@ -227,13 +227,16 @@ pub struct Run {
     /// As if there were places for so many VMs only
     #[arg(long, hide = true, value_name = "N")]
     vm_places: Option<u32>,
+    /// As if no interrupt exited: those to waiting vCPUs are looked for
+    #[arg(long, hide = true)]
+    interrupts_by_looks: bool,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
 }
 
 /// What only a scheduler of our own can do, by the names of the fields below.
-const BESIDE_HAS_NO: [&str; 21] = [
+const BESIDE_HAS_NO: [&str; 22] = [
     "trace",
     "scheduler",
     "resched_dp",
@@ -255,6 +258,7 @@ const BESIDE_HAS_NO: [&str; 21] = [
     "weights",
     "program_costs",
     "vm_places",
+    "interrupts_by_looks",
 ];
 
 pub fn run(args: Run) -> Result<(), Failure> {
@@ -432,6 +436,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.json = args.json;
     settings.program_costs = args.program_costs;
     settings.by_tracepoints = args.tracepoints;
+    settings.interrupts_by_looks = args.interrupts_by_looks;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
     take_vms(args, &mut settings)?;

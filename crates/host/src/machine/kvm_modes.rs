@@ -64,15 +64,12 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(Some(false), "IPI virtualization: none exits"),
+                    (_, true) => ipis(Some(false), "IPI virtualization: none exits, they are looked for"),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },
                 match posts {
-                    Some(true) => pending(
-                        Some(false),
-                        "APICv: they wait in the posted-interrupt descriptor, which isn't read",
-                    ),
+                    Some(true) => pending(Some(true), "APICv: the posted-interrupt descriptor shows them"),
                     _ => pending(Some(true), "the local APIC's page shows them"),
                 },
             ]
@@ -83,6 +80,11 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
             pending(None, "what stands in the in-kernel APIC, if there is one"),
         ],
     }
+}
+
+/// Whether IPIs exit nowhere, so that those to waiting vCPUs have to be looked for.
+pub fn hides_ipis(hints: &[Hint]) -> bool {
+    hints.iter().any(|hint| hint.key == "ipi_exits" && hint.given == Some(false))
 }
 
 /// Describes `hints` in one line for the operator.
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn intel_hides_ipis_by_ipiv_and_pending_interrupts_by_apicv() {
+    fn intel_hides_ipis_by_ipiv_and_shows_pending_interrupts() {
         let with = |apicv, ipiv| {
             let parameters = [
                 ("kvm_intel/enable_apicv", apicv),
@@ -139,8 +141,8 @@ mod tests {
             given(KvmVendor::Intel, "vmx", &parameters)
         };
         assert_eq!(with("N", "Y"), [Some(true); 3], "IPI virtualization needs APICv");
-        assert_eq!(with("Y", "N"), [Some(true), Some(true), Some(false)]);
-        assert_eq!(with("Y", "Y"), [Some(true), Some(false), Some(false)]);
+        assert_eq!(with("Y", "N"), [Some(true); 3]);
+        assert_eq!(with("Y", "Y"), [Some(true), Some(false), Some(true)]);
         assert_eq!(given(KvmVendor::Intel, "vmx", &[("kvm_intel/ple_gap", "0")])[0], Some(false));
     }
 

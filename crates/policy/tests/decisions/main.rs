@@ -10,6 +10,7 @@ mod fair_share;
 mod heirs;
 mod held;
 mod interrupts;
+mod looks;
 mod max_wait;
 mod pool_size;
 mod queue_domain;
