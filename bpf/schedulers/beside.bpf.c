@@ -14,6 +14,7 @@
 #include "bpf/mechanisms/boost.bpf.h"
 #include "bpf/mechanisms/heirs.bpf.h"
 #include "policy/max_wait.h"
+#include "policy/pay_back.h" /* the daemon asks it */
 
 char _license[] SEC("license") = "GPL";
 

@@ -45,10 +45,12 @@ pub struct VmCounters {
     /// By number of the class.
     pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
-    /// From a thread's wake-up until it runs.
+    /// From a thread's wake-up, of one that slept from when its timer was due, until it runs.
     pub wake_waits: Histogram,
     /// For how long vCPUs rested because of `cpu.max`, all together.
     pub throttled_ns: u64,
+    /// From runnable until running.
+    pub waits: Histogram,
     pub longest_waits: LongestWaits,
     /// That were longer than its bound.
     pub late_waits: u64,
@@ -75,7 +77,6 @@ pub struct Measurements {
     batched_exits: u64,
     guest_ns: u64,
     overhead_ns: u64,
-    wait_to_run: Histogram,
     queue_locks: QueueLockTimes,
     vms: IdVec<VmId, VmCounters>,
 }
@@ -88,7 +89,6 @@ impl Measurements {
             batched_exits: 0,
             guest_ns: 0,
             overhead_ns: 0,
-            wait_to_run: Histogram::new(),
             queue_locks: QueueLockTimes::default(),
             vms: IdVec::new(),
         }
@@ -136,8 +136,9 @@ impl Measurements {
 
     #[inline]
     pub fn got_pcpu_after(&mut self, vm: VmId, now_ns: u64, waited_ns: u64) {
-        self.wait_to_run.record(waited_ns);
-        self.vms[vm].longest_waits.waited(now_ns, waited_ns);
+        let vm = &mut self.vms[vm];
+        vm.waits.record(waited_ns);
+        vm.longest_waits.waited(now_ns, waited_ns);
     }
 
     /// A vCPU of the VM has waited for longer than its bound.
@@ -288,8 +289,11 @@ impl Measurements {
         (self.guest_ns, self.overhead_ns)
     }
 
-    pub fn wait_to_run(&self) -> &Histogram {
-        &self.wait_to_run
+    /// Returns all vCPUs' times from runnable until running.
+    pub fn wait_to_run(&self) -> Histogram {
+        let mut waits = Histogram::new();
+        self.vms.iter().for_each(|vm| waits.merge(&vm.waits));
+        waits
     }
 
     pub fn queue_locks(&self) -> QueueLockTimes {

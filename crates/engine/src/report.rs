@@ -59,12 +59,14 @@ pub struct VmReport {
     pub tlb_sync: Histogram,
     /// For how long vCPUs rested because of `cpu.max`, all together; `None`: it has none.
     pub throttled_ns: Option<u64>,
-    /// From a thread's wake-up until it runs.
+    /// From runnable until running, as [`RunReport::wait_to_run`].
+    pub waits: Histogram,
+    /// From a thread's wake-up, of one that slept from when its timer was due, until it runs.
     pub wake_waits: Histogram,
     /// Waits for a pCPU that were longer than its bound; `None`: it has none.
     pub late_waits: Option<u64>,
-    /// The longest wait of a vCPU for a pCPU in each second.
-    pub longest_waits: Histogram,
+    /// The longest wait of a vCPU for a pCPU in each second, in ns.
+    pub longest_waits: Vec<u64>,
     /// From when a sleeping thread's timer was due, or its I/O done, until it runs.
     pub timer_lateness: Histogram,
     pub ipis_sent: u64,

@@ -94,7 +94,7 @@ impl Simulation<'_> {
             pcpus: PcpuTimes { guest_ns, overhead_ns, idle_ns },
             pool: self.pool_report(measured_ns),
             fairness_error_permille,
-            wait_to_run: self.measured.wait_to_run().clone(),
+            wait_to_run: self.measured.wait_to_run(),
             queue_locks: self.machine.queue_locks.as_ref().map(|_| self.measured.queue_locks()),
             delays: self.config.delay.as_ref().map(|_| self.machine.delays),
         }
@@ -204,6 +204,7 @@ impl Simulation<'_> {
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
             throttled_ns: config.cpu_max.map(|_| counters.throttled_ns),
+            waits: counters.waits.clone(),
             wake_waits: counters.wake_waits.clone(),
             late_waits: (self.machine.vms[vm].max_wait_ns > 0).then_some(counters.late_waits),
             longest_waits: counters.longest_waits.seconds(),

@@ -39,9 +39,10 @@ impl BatchProgress {
         (self.jobs_done.load(Ordering::Relaxed), self.jobs.load(Ordering::Relaxed), share.min(1.0))
     }
 
+    /// More jobs begin.
     fn begin(&self, jobs: usize, total_ns: u64) {
-        self.jobs.store(jobs, Ordering::Relaxed);
-        self.total_ns.store(total_ns, Ordering::Relaxed);
+        self.jobs.fetch_add(jobs, Ordering::Relaxed);
+        self.total_ns.fetch_add(total_ns, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A run's report as the figures that real and simulated runs share.
 
 use microslice_engine::report::{RunReport, VmReport};
-use microslice_metrics::{Snapshot, figures};
+use microslice_metrics::{Histogram, Snapshot, figures};
 use microslice_policy::Coded;
 
 /// All figures of a run, in the order of `microslice_metrics::figures`.
@@ -102,6 +102,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if vm.tlb_sync.count() > 0 {
         snapshot.histogram(&figures::SHOOTDOWN_WAIT, &[name], vm.tlb_sync.clone());
     }
+    if vm.waits.count() > 0 {
+        snapshot.histogram(&figures::WAIT_TO_RUN, &[name], vm.waits.clone());
+    }
     if vm.wake_waits.count() > 0 {
         snapshot.histogram(&figures::WAKE_WAIT, &[name], vm.wake_waits.clone());
     }
@@ -111,7 +114,9 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if let Some(late_waits) = vm.late_waits {
         snapshot.counter(&figures::LATE_WAITS, &[name], late_waits);
     }
-    snapshot.histogram(&figures::LONGEST_WAIT, &[name], vm.longest_waits.clone());
+    let mut longest_waits = Histogram::new();
+    vm.longest_waits.iter().for_each(|&wait_ns| longest_waits.record(wait_ns));
+    snapshot.histogram(&figures::LONGEST_WAIT, &[name], longest_waits);
     if vm.timer_lateness.count() > 0 {
         snapshot.histogram(&figures::TIMER_LATENESS, &[name], vm.timer_lateness.clone());
     }

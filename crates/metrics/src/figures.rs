@@ -104,7 +104,7 @@ figures! {
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
     WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
-        "Time from a guest thread's wake-up until it runs.";
+        "Time from a guest thread's wake-up, of one that slept from when its timer was due, until it runs.";
     THROTTLED_TIME = "throttled_time", Counter, Nanoseconds, ["vm"],
         "Time for which vCPUs rested because their VM had used up its cpu.max.";
     TIMER_LATENESS = "timer_lateness", Histogram, Nanoseconds, ["vm"],

@@ -152,6 +152,18 @@ impl Histogram {
         Some(self.max)
     }
 
+    /// Returns the same values, each as often as it is large: a percentile of it says in how long values that
+    /// part of their sum is.
+    #[must_use]
+    pub fn by_length(&self) -> Self {
+        let mut lengths = Self::new();
+        for bucket in self.buckets() {
+            let middle = bucket.lower + (bucket.upper - bucket.lower) / 2;
+            lengths.record_many(middle.clamp(self.min, self.max), bucket.count.saturating_mul(middle));
+        }
+        lengths
+    }
+
     /// How many values were at most `limit`; exact at bucket limits, else rounded down to the bucket below.
     pub fn count_up_to(&self, limit: u64) -> u64 {
         self.buckets().take_while(|bucket| bucket.upper <= limit).map(|bucket| bucket.count).sum()
@@ -210,6 +222,18 @@ mod tests {
     fn an_empty_histogram_has_no_mean_and_no_percentile() {
         let histogram = Histogram::new();
         assert_eq!((histogram.mean(), histogram.percentile(50.0), histogram.max()), (None, None, None));
+    }
+
+    #[test]
+    fn by_length_long_values_count_as_often_as_they_are_long() {
+        let mut histogram = Histogram::new();
+        histogram.record_many(1_000, 999);
+        histogram.record(1_000_000);
+        assert!(histogram.percentile(99.0).is_some_and(|value| value < 1_100));
+        let lengths = histogram.by_length();
+        assert!(lengths.percentile(99.0).is_some_and(|value| value > 900_000), "{lengths:?}");
+        assert!(lengths.percentile(40.0).is_some_and(|value| value < 1_100), "{lengths:?}");
+        assert_eq!(Histogram::new().by_length().count(), 0);
     }
 
     #[test]

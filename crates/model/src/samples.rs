@@ -124,6 +124,7 @@ pub fn beside() -> BesideConfig {
         boost_percent: 1,
         host_percent: 5,
         max_wait_ns: 0,
+        pay_back: false,
         holders: HolderRules::PAPER,
     }
 }

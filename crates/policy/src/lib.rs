@@ -96,6 +96,13 @@ pub fn look_after(state: &LookState, count: u32, found_count: u32) -> LookState 
     unsafe { c::look_after(state, count, found_count) }
 }
 
+/// Returns which weight a group has until the next look, so that it pays back what it had by boosts
+/// (`policy/pay_back.h`).
+pub fn decide_on_pay_back(seen: &PayBackObservation) -> PayBackDecision {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::decide_on_pay_back(seen) }
+}
+
 /// True if a sibling in that state, last seen in that class, may have been handed a lock that it can't take
 /// (`policy/heirs.h`).
 pub fn sibling_may_be_heir(state: VcpuState, class: GuestClass) -> bool {

@@ -176,17 +176,21 @@ fn show_pairs(names: &[impl AsRef<str>], outcomes: &[Vec<Outcome>], waits_ns: fn
     }
 }
 
+/// Of each scenario under each policy.
+const RUNS: usize = 2;
+
 /// Of each policy work and felt waits of all VMs, relative to `eevdf`: means, and how many scenarios lose.
 fn show_random(scenarios: usize, first_seed: u64, host: &Settings) -> Result<(), Failure> {
     let config = |job: usize| {
-        let (scenario, policy, run) = place(job, policies().len(), regret::RUNS as usize);
+        let (scenario, policy, run) = place(job, policies().len(), RUNS);
         let number = first_seed + scenario as u64;
-        let text = regret::scenario(number).replace("\"linux-modern\"", &format!("\"{GUEST}\""));
+        let text = regret::scenario(regret::Hosts::Papers, number)
+            .replace("\"linux-modern\"", &format!("\"{GUEST}\""));
         let (policy, seed) = (Some(policies()[policy].clone()), Some(number + run as u64));
         let overrides = Overrides { policy, seed, settings: host.clone() };
         Ok(parse(&regret::file_name(number), &text, &overrides)?.config)
     };
-    let outcomes = outcomes(scenarios, regret::RUNS as usize, &config)?;
+    let outcomes = outcomes(scenarios, RUNS, &config)?;
     println!("| policy | work | below 0.95 | above 1.05 | felt p99 | above 1.1 |");
     for (number, policy) in policies().iter().enumerate().skip(1) {
         let ratios = |figure: fn(&Figures) -> f64| -> Vec<f64> {

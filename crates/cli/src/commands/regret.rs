@@ -5,11 +5,14 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
+use microslice_metrics::Estimate;
 use microslice_metrics::Unit;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
-use microslice_studies::regret::{self, Distribution, RUNS, RegretError, ScenarioResult, Summary, summaries};
+use microslice_studies::regret::{
+    self, Distribution, FELT_WAITS, Group, Hosts, RegretError, ScenarioResult, Summary, summaries,
+};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -18,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// More than these nobody waits for; their results fit into memory.
 const SCENARIOS_MAX: u64 = 10_000;
 const POLICIES_MAX: usize = 32;
-/// The worst scenarios of a policy that are shown and written, by throughput and by waits.
+/// The worst scenarios of a policy that are shown and written, by work and by waits.
 const WORST: usize = 5;
 
 /// Draw hosts, VMs and programs at random, and show what each policy loses and gains there
@@ -26,14 +29,20 @@ const WORST: usize = 5;
 #[command(after_help = "Examples:
   microslice regret
   microslice regret --scenarios 50 --seed 1000 --policies eevdf,microslice:0,microslice
+  microslice regret --hosts today --scenarios 2000 --precision '0.5 %' --policies 'microslice,microslice+patience=0 us'
   microslice regret --policies 'eevdf,microslice,microslice+patience=0 us' --html regret.html
   microslice regret --scenarios 200 --worst worst       then microslice compare worst/regret-17.toml --policies eevdf,microslice
 
-One seed is one scenario, the same on every machine. Each runs twice under each policy; the last row is the first policy once
-more with other seeds: what two runs differ by that differ in nothing else. Throughput is the geometric mean over VMs of work done
-relative to the first policy; waits are those from runnable to running, of all vCPUs.")]
+One seed is one scenario, the same on every machine. Each runs once under each policy; the last row is the first policy once
+more with other seeds: what two runs differ by that differ in nothing else. Work is the geometric mean over VMs of work done
+relative to the first policy, with its 95 % interval. Felt waits are each VM's 99th percentile relative to its own under the
+first policy: of wake-ups, shootdowns, acquisitions of locks, waits for a pCPU by their length, and the longest of these.")]
 pub struct Regret {
-    /// How many scenarios
+    /// Which hosts and guests are drawn
+    #[arg(long, value_enum, default_value_t = Population::Mixed)]
+    hosts: Population,
+
+    /// How many scenarios; with --precision at most
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=SCENARIOS_MAX))]
     scenarios: u64,
 
@@ -49,6 +58,10 @@ pub struct Regret {
         default_value = "eevdf,eevdf-flat,beside,microslice:0,microslice,microslice+patience=0 us"
     )]
     policies: Vec<String>,
+
+    /// End when half of the 95 % interval of each policy's mean work is no more than that, from 0.1 % to 10 %
+    #[arg(long, value_name = "PERCENT", value_parser = parse_precision)]
+    precision: Option<f64>,
 
     /// Print JSON, each scenario's numbers included
     #[arg(long)]
@@ -68,6 +81,27 @@ pub struct Regret {
     check: bool,
 }
 
+/// Hosts and guests that are drawn.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Population {
+    /// Four of five of today, the rest like those of the papers
+    Mixed,
+    /// Linux 6.12 on processors with APICv, AVIC or IPI virtualization
+    Today,
+    /// Like those of the papers
+    Papers,
+}
+
+/// Reads "0.5 %", "0.5%" or "0.5", as a part of 1.
+fn parse_precision(text: &str) -> Result<f64, String> {
+    let percent: f64 =
+        text.trim_end_matches('%').trim().parse().map_err(|_| "no number, such as 0.5".to_owned())?;
+    match percent {
+        percent if (0.1..=10.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("not between 0.1 % and 10 %".to_owned()),
+    }
+}
+
 pub fn run(args: Regret) -> Result<(), Failure> {
     let regret = regret_of(&args)?;
     let progress = progress::stoppable()?;
@@ -80,15 +114,15 @@ pub fn run(args: Regret) -> Result<(), Failure> {
     };
     let all = summaries(&regret.policies, &results);
     if let Some(folder) = &worst {
-        folder.write(&all)?;
+        folder.write(regret.hosts, &all)?;
     }
     if let Some(file) = html {
-        file.finish_with(&page(&regret, &all))?;
+        file.finish_with(&page(&headline(&regret, results.len()), &all))?;
     }
     if args.json {
         return output::print_json(&json_of(&regret, &results, &all));
     }
-    output::print(&format!("{}\n\n{}", headline(&regret), text_of(&all)))
+    output::print(&format!("{}\n\n{}", headline(&regret, results.len()), text_of(&all)))
 }
 
 fn regret_of(args: &Regret) -> Result<regret::Regret, Failure> {
@@ -99,13 +133,30 @@ fn regret_of(args: &Regret) -> Result<regret::Regret, Failure> {
     if let Some(twice) = (1..policies.len()).find(|&at| policies[..at].contains(&policies[at])) {
         return Err(Failure::bad_input(format!("--policies: `{}` is named twice", policies[twice])));
     }
-    // A seed of a file is at most the largest signed number; a scenario's runs have those that follow.
-    let last = args.seed.checked_add(args.scenarios + 2 * RUNS);
+    // A seed of a file is at most the largest signed number; a scenario's last run has the one after it.
+    let last = args.seed.checked_add(args.scenarios + 1);
     if last.is_none_or(|last| last > i64::MAX as u64) {
         let cause = format!("--seed {}: there aren't {} scenarios from there", args.seed, args.scenarios);
         return Err(Failure::bad_input(cause));
     }
-    Ok(regret::Regret { policies, scenarios: args.scenarios, first_seed: args.seed, check: args.check })
+    if args.precision.is_some() && policies.len() < 2 {
+        return Err(Failure::bad_input(
+            "--precision: it is of the policies after the first; name two with --policies",
+        ));
+    }
+    let hosts = match args.hosts {
+        Population::Mixed => Hosts::Mixed,
+        Population::Today => Hosts::Today,
+        Population::Papers => Hosts::Papers,
+    };
+    Ok(regret::Regret {
+        policies,
+        hosts,
+        scenarios: args.scenarios,
+        precision: args.precision,
+        first_seed: args.seed,
+        check: args.check,
+    })
 }
 
 fn failure(error: RegretError) -> Failure {
@@ -135,10 +186,10 @@ impl WorstFolder {
         Ok(Self(folder.to_owned()))
     }
 
-    fn write(&self, all: &[Summary]) -> Result<(), Failure> {
+    fn write(&self, hosts: Hosts, all: &[Summary]) -> Result<(), Failure> {
         for seed in worst_of_all(all) {
             let path = self.0.join(regret::file_name(seed));
-            OutputFile::create(&path, &[])?.finish_with(&regret::scenario(seed))?;
+            OutputFile::create(&path, &[])?.finish_with(&regret::scenario(hosts, seed))?;
         }
         Ok(())
     }
@@ -162,24 +213,34 @@ fn compared(all: &[Summary]) -> &[Summary] {
     all.get(1..all.len() - 1).unwrap_or_default()
 }
 
-fn headline(regret: &regret::Regret) -> String {
+fn headline(regret: &regret::Regret, scenarios: usize) -> String {
+    let hosts = match regret.hosts {
+        Hosts::Mixed => "four of five of today",
+        Hosts::Today => "of today",
+        Hosts::Papers => "like those of the papers",
+    };
     format!(
-        "{} scenarios from seed {}, {RUNS} runs each; relative to {}",
-        regret.scenarios, regret.first_seed, regret.policies[0]
+        "{scenarios} scenarios from seed {}, hosts {hosts}; relative to {}",
+        regret.first_seed, regret.policies[0]
     )
 }
 
 fn text_of(all: &[Summary]) -> String {
-    let [throughput, waits, shares] = tables(all).map(|(title, table)| format!("{title}\n{table}\n"));
-    format!("{throughput}{waits}{shares}Worst scenarios (seeds)\n{}", worst_table(all))
+    let tables = tables(all).map(|(title, table)| format!("{title}\n{table}\n"));
+    format!("{}Worst scenarios (seeds)\n{}", tables.concat(), worst_table(all))
 }
 
-fn tables(all: &[Summary]) -> [(&'static str, Table); 3] {
+fn tables(all: &[Summary]) -> [(&'static str, Table); 5] {
     [
-        ("Throughput", throughput_table(all)),
-        ("Waits to run, 99th percentile (p99) and 99.9th", wait_table(all)),
+        ("Work", work_table(all)),
         (
-            "Shares: the largest difference of a VM's from what is due (scenarios without pinned VMs)",
+            "Felt waits: mean, and how many VMs' are above 1.25; no vCPU waited longer in so many seconds",
+            felt_table(all),
+        ),
+        ("Work by how interrupts reach vCPUs", group_table(all, |of| &of.interrupts)),
+        ("Work of VMs by what they run", group_table(all, |of| &of.programs)),
+        (
+            "Shares: the largest difference of a VM's from what is due (scenarios without pinned or limited VMs)",
             share_table(all),
         ),
     ]
@@ -200,18 +261,27 @@ fn ratio(value: f64) -> String {
     format!("{value:.3}")
 }
 
+fn milliseconds(ns: f64) -> String {
+    format!("{:.1} ms", ns / 1e6)
+}
+
 fn percent(value: f64) -> String {
     format!("{:.1} %", value * 100.0)
 }
 
-fn throughput_table(all: &[Summary]) -> Table {
+/// A mean of ratios with half of its interval.
+fn estimate(of: Option<Estimate>) -> String {
+    of.map_or("-".to_owned(), |of| format!("{:.3} ± {:.3}", of.mean, of.half_width()))
+}
+
+fn work_table(all: &[Summary]) -> Table {
     let names = QUANTILES.iter().map(|(name, _)| *name);
     let columns = ["policy", ">mean"].into_iter().chain(names);
     let counts = [">below 0.95", ">below 0.98", ">3 % behind the best", ">accelerations"];
     let mut table = Table::new(&columns.chain(counts).collect::<Vec<_>>());
     for of in all {
         let counts = &of.counts;
-        let mut row = vec![of.policy.clone(), shown(of.throughput.geometric_mean(), ratio)];
+        let mut row = vec![of.policy.clone(), estimate(of.work())];
         row.extend(quantiles(&of.throughput, ratio));
         row.extend([counts.below_095, counts.below_098, counts.behind_best].map(|count| count.to_string()));
         row.push(Unit::Count.show(of.accelerations as f64));
@@ -220,18 +290,33 @@ fn throughput_table(all: &[Summary]) -> Table {
     table
 }
 
-fn wait_table(all: &[Summary]) -> Table {
-    let names = QUANTILES.iter().map(|(name, _)| *name);
-    let columns = ["policy", ">p99: mean"].into_iter().chain(names);
-    let counts = [">above 1.25", ">above 2", ">p99.9: mean", ">p95", ">most"];
-    let mut table = Table::new(&columns.chain(counts).collect::<Vec<_>>());
+fn felt_table(all: &[Summary]) -> Table {
+    let words = FELT_WAITS.map(|wait| [format!(">{}", wait.word()), ">above 1.25".to_owned()]);
+    let names = ["policy".to_owned()].into_iter().chain(words.into_iter().flatten()).collect::<Vec<_>>();
+    let mut names = names.iter().map(String::as_str).collect::<Vec<_>>();
+    names.extend([">99 % of seconds", ">all seconds"]);
+    let mut table = Table::new(&names);
     for of in all {
-        let mut row = vec![of.policy.clone(), shown(of.wait_p99.geometric_mean(), ratio)];
-        row.extend(quantiles(&of.wait_p99, ratio));
-        row.extend([of.counts.wait_above_125, of.counts.wait_above_2].map(|count| count.to_string()));
-        row.push(shown(of.wait_p999.geometric_mean(), ratio));
-        row.extend([0.95, 1.0].map(|part| shown(of.wait_p999.quantile(part), ratio)));
+        let mut row = vec![of.policy.clone()];
+        for felt in &of.felt {
+            row.push(shown(felt.ratios.geometric_mean(), ratio));
+            row.push(format!("{} of {}", felt.above_125, felt.ratios.len()));
+        }
+        row.extend([0.99, 1.0].map(|part| shown(of.longest_waits.quantile(part), milliseconds)));
         table.row(row);
+    }
+    table
+}
+
+fn group_table(all: &[Summary], groups: fn(&Summary) -> &[Group]) -> Table {
+    let first = all.first().map(groups).unwrap_or_default();
+    let count = |group: &Group| group.work.map_or(0, |work| work.count);
+    let names = first.iter().map(|group| format!(">{} ({})", group.name, count(group)));
+    let names = ["policy".to_owned()].into_iter().chain(names).collect::<Vec<_>>();
+    let mut table = Table::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    for of in all {
+        let works = groups(of).iter().map(|group| estimate(group.work));
+        table.row([of.policy.clone()].into_iter().chain(works).collect::<Vec<_>>());
     }
     table
 }
@@ -250,7 +335,7 @@ fn share_table(all: &[Summary]) -> Table {
 }
 
 fn worst_table(all: &[Summary]) -> Table {
-    let mut table = Table::new(&["policy", "least throughput", "longest waits (p99)"]);
+    let mut table = Table::new(&["policy", "least work", "felt waits that grew most"]);
     let value_of = |of: &Summary, seed: u64, value: fn(&regret::Verdict) -> f64| {
         of.verdicts.iter().find(|verdict| verdict.seed == seed).map_or(f64::NAN, value)
     };
@@ -262,7 +347,7 @@ fn worst_table(all: &[Summary]) -> Table {
         table.row([
             of.policy.clone(),
             cell(of.least_throughput(WORST), |verdict| verdict.throughput),
-            cell(of.longest_waits(WORST), |verdict| verdict.wait_p99),
+            cell(of.longest_waits(WORST), regret::Verdict::worst_wait),
         ]);
     }
     table
@@ -273,28 +358,46 @@ fn json_of(regret: &regret::Regret, results: &[ScenarioResult], all: &[Summary])
         let quantile = |part| of.quantile(part);
         json!({
             "count": of.len(), "mean": of.mean(), "geometric_mean": of.geometric_mean(),
-            "least": quantile(0.0), "p5": quantile(0.05), "median": quantile(0.5), "p95": quantile(0.95), "most": quantile(1.0),
+            "least": quantile(0.0), "p5": quantile(0.05), "median": quantile(0.5), "p95": quantile(0.95), "p99": quantile(0.99), "most": quantile(1.0),
         })
+    };
+    let felt_waits = |felt: &[regret::Felt]| -> serde_json::Map<String, Json> {
+        let of = |(wait, felt): (&regret::FeltWait, &regret::Felt)| {
+            let mut numbers = distribution(&felt.ratios);
+            numbers["above_1.25"] = json!(felt.above_125);
+            (wait.word().to_owned(), numbers)
+        };
+        FELT_WAITS.iter().zip(felt).map(of).collect()
+    };
+    let groups = |groups: &[Group]| -> serde_json::Map<String, Json> {
+        let of = |group: &Group| {
+            (group.name.to_owned(), json!({ "work": group.work, "felt_waits": felt_waits(&group.felt) }))
+        };
+        groups.iter().map(of).collect()
     };
     let policies: Vec<Json> = all
         .iter()
         .map(|of| {
             json!({
                 "policy": of.policy,
+                "work": of.work(),
                 "throughput": distribution(&of.throughput),
-                "wait_p99": distribution(&of.wait_p99),
-                "wait_p999": distribution(&of.wait_p999),
+                "felt_waits": felt_waits(&of.felt),
+                "by_interrupts": groups(&of.interrupts),
+                "by_programs": groups(&of.programs),
+                "longest_waits_ns": distribution(&of.longest_waits),
                 "share_error": distribution(&of.share_error),
                 "below_0.95": of.counts.below_095,
                 "below_0.98": of.counts.below_098,
                 "behind_best_by_3_percent": of.counts.behind_best,
-                "wait_p99_above_1.25": of.counts.wait_above_125,
-                "wait_p99_above_2": of.counts.wait_above_2,
                 "share_off_by_2_percent": of.counts.share_off_by_2_percent,
                 "accelerations": of.accelerations,
             })
         })
         .collect();
+    let of_vm = |felt: &regret::FeltTimes| -> serde_json::Map<String, Json> {
+        FELT_WAITS.iter().map(|&wait| (wait.word().to_owned(), json!(felt.ns(wait)))).collect()
+    };
     let of_scenario = |(at, result): (usize, &ScenarioResult)| {
         let by_policy: serde_json::Map<String, Json> = all
             .iter()
@@ -303,31 +406,29 @@ fn json_of(regret: &regret::Regret, results: &[ScenarioResult], all: &[Summary])
                 let verdict = &of.verdicts[at];
                 let numbers = json!({
                     "throughput": verdict.throughput,
-                    "wait_p99_ns": outcome.wait_p99_ns,
-                    "wait_p999_ns": outcome.wait_p999_ns,
+                    "felt_waits_ns": outcome.felt.iter().map(of_vm).collect::<Vec<_>>(),
                     "share_error": verdict.share_error,
                     "accelerations": outcome.accelerations,
                 });
                 (of.policy.clone(), numbers)
             })
             .collect();
-        json!({ "seed": result.seed, "policies": by_policy })
+        json!({
+            "seed": result.seed, "interrupts": result.interrupts, "programs": result.programs, "policies": by_policy,
+        })
     };
     json!({
         "first_seed": regret.first_seed,
-        "scenarios": regret.scenarios,
-        "runs": RUNS,
-        "policies": policies,
+        "scenarios": results.len(),
+                "policies": policies,
         "by_scenario": results.iter().enumerate().map(of_scenario).collect::<Vec<_>>(),
     })
 }
 
-fn page(regret: &regret::Regret, all: &[Summary]) -> String {
+fn page(headline: &str, all: &[Summary]) -> String {
     let mut page = Page::new("Regret: policies on programs that nobody chose");
-    page.paragraph(&headline(regret));
-    let throughput = chart("Throughput", all, |of| &of.throughput);
-    let waits = chart("Waits to run, 99th percentile", all, |of| &of.wait_p99);
-    page.plots(&[throughput.to_svg(), waits.to_svg()]);
+    page.paragraph(headline);
+    page.plots(&[chart("Work", all, |of| &of.throughput).to_svg()]);
     for (title, table) in tables(all) {
         page.heading(title);
         page.table(&table);

@@ -107,6 +107,10 @@ pub struct Run {
     /// With --beside: how long a vCPU may wait for a CPU, such as 10ms; whoever is due has a micro slice
     #[arg(long, value_name = "TIME", requires = "beside")]
     max_wait: Option<MaxWait>,
+    /// With --beside: lower the weights of VMs' cgroups for as long as it takes to pay back what they had by
+    /// boosts
+    #[arg(long, requires = "beside")]
+    pay_back: bool,
     /// With --beside: trace no function of the kernel, as where that can't be had
     #[arg(long, requires = "beside")]
     tracepoints: bool,
@@ -372,6 +376,10 @@ fn take_others(args: &Run, settings: &mut Settings) {
     if let Some(list) = &args.normal_cpus {
         is_given(settings, "normal-cpus");
         settings.normal_cpus = list.clone();
+    }
+    if args.pay_back {
+        is_given(settings, "pay-back");
+        settings.pay_back = true;
     }
     if args.max_wait.is_some() {
         is_given(settings, "max-wait");

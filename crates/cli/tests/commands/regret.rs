@@ -56,11 +56,16 @@ fn the_worst_scenarios_are_files_that_simulate_takes_and_numbers_are_the_same_ea
 #[test]
 fn the_table_has_a_row_for_each_policy_and_names_the_worst_scenarios() {
     let table = succeed(&BRIEF);
-    assert!(table.starts_with("2 scenarios from seed 7, 2 runs each; relative to eevdf\n"), "{table}");
-    for title in ["\nThroughput\n", "\nWaits to run", "\nShares: ", "\nWorst scenarios"] {
+    assert!(
+        table.starts_with("2 scenarios from seed 7, hosts four of five of today; relative to eevdf\n"),
+        "{table}"
+    );
+    for title in
+        ["\nWork\n", "\nFelt waits: ", "\nWork by how ", "\nWork of VMs ", "\nShares: ", "\nWorst scenarios"]
+    {
         assert!(table.contains(title), "{title}: {table}");
     }
-    assert_eq!(table.matches("\nmicroslice ").count(), 4, "{table}");
+    assert_eq!(table.matches("\nmicroslice ").count(), 6, "{table}");
 }
 
 #[test]
@@ -73,6 +78,8 @@ fn what_cannot_be_compared_is_refused_before_anything_runs() {
     assert!(names_in(desk.path()).is_empty(), "no folder is left");
     assert!(refuse(&["regret", "--policies", "eevdf,eevdf"]).contains("`eevdf` is named twice"));
     assert!(refuse(&["regret", "--seed", "18446744073709551615"]).contains("there aren't 100 scenarios"));
+    assert!(refuse(&["regret", "--precision", "20 %"]).contains("not between 0.1 % and 10 %"));
+    assert!(refuse(&["regret", "--precision", "1", "--policies", "eevdf"]).contains("name two"));
     assert!(refuse(&["regret", "--scenarios", "0"]).contains("1..=10000"));
     assert!(refuse(&["regret", "--worst", "/no/such/folder"]).contains("No such file"));
 }

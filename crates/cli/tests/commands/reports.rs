@@ -104,6 +104,7 @@ fn beside_report(seconds: u64) -> beside::Report {
         watchers_replaced: 0,
         hooks: Hooks::default(),
         recursion_misses: RecursionMisses::default(),
+        paid_back: None,
     }
 }
 

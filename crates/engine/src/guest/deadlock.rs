@@ -106,7 +106,13 @@ impl Simulation<'_> {
                 _ => {}
             }
         }
-        waiting.extend(barriers.iter().flat_map(|&barrier| &self.barriers[barrier].waiting));
+        for barrier in barriers {
+            let barrier = &self.barriers[barrier];
+            // Whoever waited for a passage that is over is woken as soon as the waker has the lock.
+            let is_over =
+                |thread: ThreadId| barrier.passages != 0 && self.threads[thread].passage != barrier.passages;
+            waiting.extend(barrier.waiting.iter().copied().filter(|&thread| !is_over(thread)));
+        }
         for queue in queues {
             let queue = &self.queues[queue];
             waiting.extend(queue.receivers.iter().chain(&queue.senders));
@@ -137,7 +143,9 @@ impl Simulation<'_> {
             WaitsFor::Lock(lock) => !stuck.contains(&self.locks[lock].owner.as_thread()),
             WaitsFor::Barrier(barrier) => {
                 let barrier = &self.barriers[barrier];
-                let missing = barrier.count.saturating_sub(barrier.waiting.len());
+                // Whoever waits behind a departure gate has left already.
+                let there = if barrier.is_departure { barrier.arrived } else { barrier.waiting.len() };
+                let missing = barrier.count.saturating_sub(there);
                 free.get(&state.workload).is_some_and(|free| *free >= missing)
             }
             WaitsFor::Item(queue) => users.get(&queue).is_some_and(|users| any_free(&users.senders)),

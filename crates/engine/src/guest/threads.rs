@@ -208,12 +208,13 @@ impl Simulation<'_> {
         state.vcpu = vcpu;
         let woken_at_ns = std::mem::replace(&mut state.woken_at_ns, NOT_WOKEN);
         let workload = state.workload;
-        if state.due_ns != NOT_WOKEN {
-            let due_ns = std::mem::replace(&mut state.due_ns, NOT_WOKEN);
+        let due_ns = std::mem::replace(&mut state.due_ns, NOT_WOKEN);
+        if due_ns != NOT_WOKEN {
             self.measured.timer_was_late(vm, now_ns.saturating_sub(due_ns));
         }
         if woken_at_ns != NOT_WOKEN {
-            self.measured.woken_ran_after(vm, now_ns.saturating_sub(woken_at_ns));
+            // NOT_WOKEN is the latest time.
+            self.measured.woken_ran_after(vm, now_ns.saturating_sub(due_ns.min(woken_at_ns)));
         }
         if self.workloads[workload].shared_address_space || self.guest[vcpu].mm == WorkloadId::NONE {
             self.set_address_space(vcpu, workload);

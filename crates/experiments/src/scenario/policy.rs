@@ -160,6 +160,7 @@ const SCHEDULERS: [Row; 8] = [
             "critical_by",
             "heirs",
             "max_wait",
+            "pay_back",
         ],
         read_beside,
     ),
@@ -345,6 +346,7 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
         boost_percent,
         host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
         max_wait_ns: bounds::read(table)?.unwrap_or(0),
+        pay_back: table.boolean("pay_back")?.unwrap_or(false),
         holders: read_holders(table)?,
     }))
 }

@@ -91,3 +91,18 @@ fn the_papers_rules_have_no_grace_and_no_boosts_by_calls() {
     assert!(ours.grace > 0 && ours.call_function_ipi);
     assert_eq!((ours.boost_percent, ours.host_percent), (1, 5));
 }
+
+/// A VM's part of what all had, in thousandths.
+fn share_of(report: &RunReport, vm: usize) -> u64 {
+    report.vms[vm].run_ns * 1000 / report.vms.iter().map(|vm| vm.run_ns).sum::<u64>()
+}
+
+#[test]
+fn what_boosts_brought_is_paid_back() {
+    let share = |policy: &str| share_of(&run(&scenario("lab", policy, 10 * S)), 1);
+    let without = share("eevdf");
+    let (boosted, paid) =
+        (share("beside+boost_percent=10 %"), share("beside+boost_percent=10 %+pay_back=true"));
+    assert!(boosted > without + 50, "{without} without boosts, {boosted} with");
+    assert!(paid.abs_diff(without) <= 15, "{without} without boosts, {paid} paid back");
+}

@@ -26,7 +26,7 @@ fn crowded(policy: &str, keys: &str) -> RunReport {
 }
 
 fn longest_ns(vm: &VmReport) -> u64 {
-    vm.longest_waits.max().expect("seconds")
+    vm.longest_waits.iter().max().copied().expect("seconds")
 }
 
 /// The geometric mean over the VMs.

@@ -95,6 +95,35 @@ fn threads_that_wait_for_each_other_are_reported_though_others_go_on() {
 }
 
 #[test]
+fn sleepers_at_an_open_gate_whose_waker_is_stopped_are_no_deadlock() {
+    // Fewer threads than there are meet, so that some sleep at both gates while the waker waits for the lock.
+    let text = r#"
+        host = { extends = "homelab", pcpus = 8 }
+        warmup = "100 ms"
+        duration = "2500 ms"
+        [[vm]]
+        name = "meets"
+        vcpus = 16
+        kernel = "linux-modern"
+        [[vm.workloads]]
+        name = "meeting"
+        threads = "per vcpu"
+        lock = [{ name = "futex", kind = "pv-queued-hybrid", symbol = "vfs_write" }]
+        program = [{ compute = "128 us" }, { barrier = "round", count = 15, under = "futex", spin = "160 us" }]
+        [[vm]]
+        name = "hogs"
+        copies = 2
+        vcpus = 8
+        kernel = "linux-modern"
+        workloads = ["swaptions"]
+    "#;
+    let overrides =
+        Overrides { policy: Some("microslice:0".to_owned()), seed: Some(8), ..Overrides::default() };
+    let config = parse("meeting.toml", text, &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+    simulate(&config, &mut NoTrace).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
 fn packets_do_not_hide_a_deadlock() {
     let error = deadlock_of(
         r#"{ name = "w", threads = 2, program = [{ network_receive = 1 }, { receive = "q" }, { send = "q" }] }"#,

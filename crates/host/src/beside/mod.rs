@@ -8,20 +8,25 @@
 mod helper;
 pub mod latency;
 mod ledger;
+mod pay_back;
 mod programs;
 pub mod report;
 mod served;
 mod threads;
 mod waits;
 mod watcher;
+mod weight_ledger;
 
 pub(crate) use helper::check_real_time;
 pub use watcher::{FLAG as WATCHER_FLAG, watch};
 
 use crate::HostError;
+use crate::bpf::kernel_vm::KernelVm;
+use crate::guests::counts::CountReader;
 use crate::guests::guest_kernels::GuestKernels;
 use crate::guests::list::{Guests, Lines, Purpose};
 use crate::guests::running::refuse_unknown_names;
+use crate::machine::cgroups::CpuController;
 use crate::machine::preflight::{self, Host};
 use crate::machine::privileges;
 use crate::output::monitoring::Publisher;
@@ -29,6 +34,7 @@ use crate::settings::Settings;
 use helper::Helper;
 use ledger::Ledger;
 use microslice_policy::max_wait_least_ns;
+use pay_back::{Boosted, PayBack};
 use programs::Programs;
 use report::{Helped, Report, VmBoosts};
 use rustix::fs::FlockOperation;
@@ -74,6 +80,11 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     if left > 0 {
         (output.say)(&format!("{left} threads that an earlier run had left real-time were given back"));
     }
+    let weights = weight_ledger::beside(&ledger::path());
+    let left = weight_ledger::settle(&weights);
+    if left > 0 {
+        (output.say)(&format!("{left} weights of cgroups that an earlier run had lowered were given back"));
+    }
     let programs = Programs::load(&host, settings)?;
     // Before threads and processes are started: they have no more than they need.
     privileges::keep_only_used()?;
@@ -94,6 +105,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         publisher: listener.map(Publisher::start).transpose()?,
         helper,
         guests,
+        pay_back: settings.pay_back.then(|| PayBack::new(CpuController::of_host(), weights)),
         started: now,
         least_bound_said_ns: 0,
         before: None,
@@ -130,6 +142,7 @@ struct Beside<'s> {
     watchers: u32,
     /// For clients of `metrics-listen`.
     publisher: Option<Publisher>,
+    pay_back: Option<PayBack>,
     started: Instant,
     /// The bound that vCPUs here can have, if more was said of it.
     least_bound_said_ns: u64,
@@ -158,6 +171,7 @@ impl Beside<'_> {
                 self.look_after_ourselves(output)?;
                 self.guests.look(&mut self.programs, &mut lines_only(output))?;
                 self.look_at_bound(output);
+                self.pay_back(output);
             }
             self.drain(output)?;
             self.publish();
@@ -192,6 +206,20 @@ impl Beside<'_> {
         }
     }
 
+    /// What VMs had by boosts is taken from what they have by weight, if it is time.
+    fn pay_back(&mut self, output: &mut Output<'_>) {
+        let Some(pay_back) = self.pay_back.as_mut().filter(|pay_back| pay_back.is_due()) else { return };
+        let boosted = |vm: &KernelVm| Boosted {
+            vm: (vm.slot, vm.generation),
+            pid: vm.pid,
+            // What two of them lie in is the VM's: a vCPU may have a cgroup of its own.
+            threads: self.programs.vcpus(vm.slot).iter().take(2).map(|(_, vcpu)| vcpu.pid).collect(),
+            boosted_ns: self.programs.boosts(vm.slot).ran_ns,
+        };
+        let vms: Vec<_> = self.guests.vms.values().map(|vm| boosted(&vm.kernel_side)).collect();
+        pay_back.look(&vms, output.say);
+    }
+
     fn drain(&mut self, output: &mut Output<'_>) -> Result<(), HostError> {
         for event in self.programs.poll()? {
             self.guests.hear(event, &mut self.programs, &mut lines_only(output))?;
@@ -222,6 +250,8 @@ impl Beside<'_> {
         }
         let drained = self.drain(output);
         let report = Report { is_final: true, ..self.report() };
+        // Weights are the operator's again.
+        self.pay_back = None;
         (output.report)(&report);
         if let Some((count, dropped)) = self.programs.finish_recording()? {
             (output.say)(&format!("recorded {count} decisions, {dropped} dropped"));
@@ -261,6 +291,7 @@ impl Beside<'_> {
             watchers_replaced: self.watchers,
             hooks: self.programs.hooks().clone(),
             recursion_misses: self.programs.recursion_misses(),
+            paid_back: self.pay_back.as_ref().map(PayBack::counts),
         }
     }
 

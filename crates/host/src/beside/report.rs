@@ -5,6 +5,7 @@
 //! returns.
 
 use crate::beside::helper::Counts;
+use crate::beside::pay_back::PaidBack;
 use crate::bpf::counters::{add_up, difference, sum};
 use crate::bpf::hooks::Hooks;
 use crate::bpf::recursion_misses::RecursionMisses;
@@ -97,6 +98,8 @@ pub struct Report {
     pub hooks: Hooks,
     /// Runs of BPF programs that the kernel left out.
     pub recursion_misses: RecursionMisses,
+    /// `None`: nothing is paid back.
+    pub paid_back: Option<PaidBack>,
 }
 
 impl Report {
@@ -148,6 +151,7 @@ impl Report {
             },
             "program_runs_left_out": self.recursion_misses.to_json(),
             "hooks": self.hooks.to_json(),
+            "pay_back": self.paid_back.map(PaidBack::to_json),
         });
         merge(&mut object, counters_json(&stats, &boosts));
         object
@@ -194,6 +198,7 @@ impl Report {
                 boosts.late_waits
             ));
         }
+        text.extend(self.paid_back.map(PaidBack::line));
         text.extend(Stops::of(&stats).line());
         text.push_str(&self.recursion_misses.line());
         text
@@ -357,6 +362,7 @@ mod tests {
             watchers_replaced: 0,
             hooks: Hooks::default(),
             recursion_misses: RecursionMisses::default(),
+            paid_back: None,
         }
     }
 

@@ -9,6 +9,7 @@
 use crate::HostError;
 use crate::beside::ledger::Ledger;
 use crate::beside::threads::{self, WATCHER_PRIORITY};
+use crate::beside::weight_ledger;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -85,5 +86,6 @@ pub fn watch(path: &Path) -> Result<(), HostError> {
     // Nothing is ever written to it: this returns when the daemon is dead, whatever the kernel says then.
     let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
     ledger.settle();
+    weight_ledger::settle(&weight_ledger::beside(path));
     Ok(())
 }

@@ -117,16 +117,89 @@ pub fn weight(folder: &Path) -> io::Result<Option<u32>> {
 /// the process is in one, else to its own cgroup. Those without the cpu controller are left out; the root has
 /// none.
 pub fn weights(mount: &Path, cgroup: &str) -> io::Result<Vec<(PathBuf, u32)>> {
-    let relative = Path::new(cgroup.trim_start_matches('/'));
-    let scope = relative
-        .ancestors()
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
     let mut weights = Vec::new();
-    for folder in scope.unwrap_or(relative).ancestors().filter(|path| !path.as_os_str().is_empty()) {
+    for folder in machine_and_outer(cgroup) {
         weights.extend(weight(&mount.join(folder))?.map(|weight| (folder.to_owned(), weight)));
     }
     weights.reverse();
     Ok(weights)
+}
+
+/// Which hierarchy has the cpu controller, and how it names what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuController {
+    /// Where weights are, and where used time is.
+    weights: PathBuf,
+    used: PathBuf,
+    is_first: bool,
+}
+
+impl CpuController {
+    /// Returns this host's.
+    pub fn of_host() -> Self {
+        Self::below(Path::new(MOUNT), of_version_one().is_some())
+    }
+
+    /// Returns that of cgroups that are mounted here, of their first version or their second.
+    pub(crate) fn below(mount: &Path, is_first: bool) -> Self {
+        let below = |name: &str| if is_first { mount.join(name) } else { mount.to_owned() };
+        Self { weights: below("cpu"), used: below("cpuacct"), is_first }
+    }
+
+    /// Returns the cgroups with a weight that these vCPUs' threads all lie in, the outermost first, up to the
+    /// machine's scope if there is one. They are relative to the root, which is none of them.
+    pub fn groups_of(&self, pid: u32, threads: &[u32]) -> Vec<PathBuf> {
+        let named = |thread: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/cgroup")).ok()?;
+            self.named_in(&text).map(str::to_owned)
+        };
+        let named: Vec<_> = threads.iter().filter_map(named).collect();
+        let Some(cgroup) = common(&named) else { return Vec::new() };
+        let mut groups: Vec<_> = machine_and_outer(&cgroup).map(Path::to_owned).collect();
+        groups.retain(|folder| self.weight_file(folder).exists());
+        groups.reverse();
+        groups
+    }
+
+    fn named_in<'t>(&self, proc_cgroup: &'t str) -> Option<&'t str> {
+        proc_cgroup.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, cgroup) = rest.split_once(':')?;
+            let wanted = if self.is_first { "cpu" } else { "" };
+            controllers.split(',').any(|controller| controller == wanted).then_some(cgroup)
+        })
+    }
+
+    pub fn weight_file(&self, folder: &Path) -> PathBuf {
+        self.weights.join(folder).join(if self.is_first { "cpu.shares" } else { "cpu.weight" })
+    }
+
+    /// Returns the least weight that the kernel takes.
+    pub fn weight_least(&self) -> u32 {
+        if self.is_first { 2 } else { 1 }
+    }
+
+    /// Returns the time that a cgroup has used, in nanoseconds. `None`: it is gone, or isn't counted.
+    pub fn used_ns(&self, folder: &Path) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(self.used.join(folder).join(name)).ok();
+        if self.is_first {
+            return read("cpuacct.usage")?.trim().parse().ok();
+        }
+        let text = read("cpu.stat")?;
+        let used_us: u64 =
+            text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
+        used_us.checked_mul(1_000)
+    }
+}
+
+/// The scope of the machine that a cgroup lies in, or else the cgroup, and all that it lies in but the root:
+/// the innermost first.
+fn machine_and_outer(cgroup: &str) -> impl Iterator<Item = &Path> {
+    let relative = Path::new(cgroup.trim_start_matches('/'));
+    let scope = relative
+        .ancestors()
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scope")));
+    scope.unwrap_or(relative).ancestors().filter(|path| !path.as_os_str().is_empty())
 }
 
 /// The limits that cgroups set to the vCPUs of a VM.
@@ -203,6 +276,27 @@ pub(crate) mod tests {
         assert_eq!(weights(mount.path(), CGROUP).unwrap(), expected);
         assert_eq!(weights(mount.path(), "/").unwrap(), []);
         assert_eq!(weights(mount.path(), "/elsewhere/deep").unwrap(), []);
+    }
+
+    #[test]
+    fn each_version_has_its_files_and_its_lines() {
+        let mount = mount_with(&[
+            ("a/cpu.weight", "100\n"),
+            ("a/cpu.stat", "usage_usec 7\nuser_usec 3\n"),
+            ("cpu/b/cpu.shares", "1024\n"),
+            ("cpuacct/b/cpuacct.usage", "9\n"),
+        ]);
+        let text = "4:memory:/m\n1:cpu,cpuacct:/b\n0::/a\n";
+        for (is_first, cgroup, used_ns) in [(false, "/a", 7_000), (true, "/b", 9)] {
+            let controller = CpuController::below(mount.path(), is_first);
+            assert_eq!(controller.named_in(text), Some(cgroup));
+            let folder = Path::new(&cgroup[1..]);
+            assert!(controller.weight_file(folder).exists());
+            assert_eq!(controller.used_ns(folder), Some(used_ns));
+            assert_eq!(controller.used_ns(Path::new("gone")), None);
+        }
+        let of_machine: Vec<_> = machine_and_outer(CGROUP).collect();
+        assert_eq!(of_machine, [Path::new("machine.slice/machine-a.scope"), Path::new("machine.slice")]);
     }
 
     #[test]

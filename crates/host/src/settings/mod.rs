@@ -112,6 +112,8 @@ pub struct Settings {
     pub boost_percent: u32,
     /// How long vCPUs may wait for a pCPU beside the kernel's own scheduler; `None`: for ever.
     pub max_wait: Option<MaxWait>,
+    /// What a VM's cgroups had by boosts is taken from what they have by weight.
+    pub pay_back: bool,
     pub slice_us: u64,
     /// Which pCPUs share a queue.
     pub queue_domain: QueueDomain,
@@ -178,6 +180,7 @@ impl Default for Settings {
             micro_slice_us: 100,
             boost_percent: 1,
             max_wait: None,
+            pay_back: false,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
             queue_domain: QueueDomain::Host,
             rules: Rules::Project,

@@ -40,6 +40,9 @@ pub struct BesideConfig {
     /// How long vCPUs may wait for a pCPU, of VMs that say nothing else; 0: for ever.
     #[serde(skip_serializing_if = "is_none")]
     pub max_wait_ns: u64,
+    /// What boosts brought a VM's group is taken from what it has by weight.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pay_back: bool,
     #[serde(skip_serializing_if = "HolderRules::are_the_papers")]
     pub holders: HolderRules,
 }

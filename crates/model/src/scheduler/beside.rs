@@ -13,6 +13,7 @@ use super::mechanisms::answers::Answers;
 use super::mechanisms::boost::{Boosts, Refused};
 use super::mechanisms::holders::Holders;
 use super::mechanisms::max_wait::MaxWait;
+use super::mechanisms::pay_back::PayBack;
 use super::mechanisms::{interrupt_of, siblings_round_from};
 use super::{ChoiceCosts, Pick, Scheduler, TurnEnds, YieldAnswer};
 use crate::config::{BesideConfig, BoostCosts};
@@ -32,6 +33,7 @@ pub struct Beside<Fair> {
     boosts: Boosts,
     holders: Holders,
     max_wait: MaxWait,
+    pay_back: PayBack,
 }
 
 /// Help is always there.
@@ -53,6 +55,7 @@ impl<Fair: FairClass> Beside<Fair> {
             boosts: Boosts::new(config, costs, machine),
             holders: Holders::new(&config.holders, machine),
             max_wait: MaxWait::new(config.max_wait_ns, machine),
+            pay_back: PayBack::new(config.pay_back, machine),
         }
     }
 
@@ -72,7 +75,7 @@ impl<Fair: FairClass> Beside<Fair> {
     }
 
     fn next_timer_ns(&self) -> u64 {
-        self.boosts.next_due_ns().min(self.max_wait.due_ns())
+        self.boosts.next_due_ns().min(self.max_wait.due_ns()).min(self.pay_back.due_ns())
     }
 
     /// A vCPU waits: its siblings that could end that are asked for.
@@ -147,6 +150,7 @@ impl<Fair: FairClass> Beside<Fair> {
         let decision = self.look(machine, vcpu, blocked);
         let vm = machine.vcpus[vcpu].vm;
         let ran_ns = self.boosts.end(machine.now_ns, vcpu, vm)?;
+        self.pay_back.boosted(vm, ran_ns);
         let outcome = decision.outcome.get();
         if matches!(outcome, Some(MicroSliceOutcome::StillCritical | MicroSliceOutcome::Unhandled)) {
             machine.pool.slice_ended_unfinished += 1;
@@ -290,6 +294,9 @@ impl<Fair: FairClass> Scheduler for Beside<Fair> {
         }
         for vcpu in self.max_wait.look(machine, |vcpu| self.boosts.policy_state(machine, vcpu)) {
             self.ask(machine, vcpu, Cause::MaxWait);
+        }
+        for (vm, weight) in self.pay_back.look(machine) {
+            self.fair.set_weight(machine, vm, weight);
         }
         self.next_timer_ns()
     }

@@ -12,6 +12,7 @@ mod held;
 mod interrupts;
 mod looks;
 mod max_wait;
+mod pay_back;
 mod pool_size;
 mod queue_domain;
 mod replay;

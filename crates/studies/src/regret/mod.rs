@@ -1,36 +1,45 @@
 //! Regret: on programs that nobody chose, what would an operator lose by a policy that he hadn't lost by the
 //! first one?
 //!
-//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`], [`programs`]) under each policy, and
-//! [`summary`] says how throughput, waits and shares compare. Each scenario is a file: [`scenario`] writes
-//! it, and the runs read what it wrote.
+//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`]) under each policy, and [`summary`] says
+//! how work, felt waits and shares compare. Each scenario is a file: [`scenario`] writes it, and the runs read
+//! what it wrote.
 
 mod draw;
+mod felt;
 mod generator;
+mod papers;
 mod programs;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod today;
 
-pub use generator::scenario;
-pub use summary::{Counts, Distribution, Summary, Verdict, summaries};
+pub use felt::{FELT_WAITS, FeltTimes, FeltWait};
+pub use generator::Hosts;
+pub use summary::{Counts, Distribution, Felt, Group, Summary, Verdict, summaries};
 
-use generator::{DURATION_NS, WARMUP_NS};
+use generator::{DURATION_NS, Scenario, WARMUP_NS};
 use microslice_engine::SimError;
 use microslice_engine::report::RunReport;
 use microslice_engine::simulate;
 use microslice_experiments::batch::{BatchProgress, run_numbered};
 use microslice_experiments::scenario::{Overrides, ScenarioError, parse};
-use microslice_model::config::SimulationConfig;
+use microslice_model::config::{InterruptMode, SimulationConfig, VmConfig};
 
-/// Runs of each scenario under each policy, each with a seed of its own, from the scenario's on.
-pub const RUNS: u64 = 2;
+/// Scenarios that run before it is asked whether intervals are narrow enough.
+const BATCH: u64 = 40;
 
 /// What to compare. All policies are compared with the first one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Regret {
     pub policies: Vec<String>,
+    pub hosts: Hosts,
+    /// How many; with a precision, at most.
     pub scenarios: u64,
+    /// Half of the 95 % interval of each policy's mean work at which there are enough scenarios, as a part of
+    /// the first policy's work.
+    pub precision: Option<f64>,
     /// Of the first scenario; the others follow.
     pub first_seed: u64,
     /// Verify the model's invariants in every run.
@@ -43,21 +52,26 @@ pub struct ScenarioResult {
     pub seed: u64,
     /// That its shares can be said to be due: no VM is pinned.
     pub has_dues: bool,
+    /// How interrupts reach vCPUs, in a word of scenario files.
+    pub interrupts: &'static str,
+    /// What each VM runs, in a word or two.
+    pub programs: Vec<Vec<&'static str>>,
     /// Of each policy, and behind them of the first one again, with other seeds: what two runs differ by that
     /// differ in nothing else.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What the runs of one scenario under one policy made.
+/// What the run of one scenario under one policy made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Units of work of each workload of each VM, all runs together.
+    /// Units of work of each workload of each VM.
     pub units: Vec<Vec<u64>>,
-    /// From runnable to running, all vCPUs; geometric mean over the runs, in ns.
-    pub wait_p99_ns: f64,
-    pub wait_p999_ns: f64,
+    /// Of each VM.
+    pub felt: Vec<FeltTimes>,
+    /// The longest wait for a pCPU of each VM in each second, in ns.
+    pub longest_waits: Vec<u64>,
     /// The largest difference between a VM's share of the host and what is due to it by the policy's own
-    /// weights; mean over the runs.
+    /// weights.
     pub share_error: f64,
     /// vCPUs that were accelerated.
     pub accelerations: u64,
@@ -88,6 +102,7 @@ impl From<SimError> for RunError {
 /// One run's part of an [`Outcome`].
 struct Run {
     has_dues: bool,
+    interrupts: &'static str,
     outcome: Outcome,
 }
 
@@ -95,25 +110,54 @@ impl Regret {
     /// Runs everything, on all cores; the results come in the order of the scenarios' seeds.
     pub fn run(&self, progress: &BatchProgress) -> Result<Vec<ScenarioResult>, RegretError> {
         // Policies that there aren't are refused before anything runs.
-        let first = scenario(self.first_seed);
+        let first = self.draw(self.first_seed);
         for policy in &self.policies {
-            self.configuration(&first, self.first_seed, policy, self.first_seed)?;
+            self.configuration(&first.text, self.first_seed, policy, self.first_seed)?;
         }
-        let per_scenario = self.columns() * RUNS as usize;
-        let jobs = self.scenarios as usize * per_scenario;
+        let batch = if self.precision.is_some() { BATCH } else { self.scenarios };
+        let mut results = Vec::new();
+        while (results.len() as u64) < self.scenarios && !self.is_precise(&results) {
+            let first_seed = self.first_seed + results.len() as u64;
+            let scenarios = batch.min(self.scenarios - results.len() as u64);
+            results.extend(self.run_some(first_seed, scenarios, progress)?);
+        }
+        Ok(results)
+    }
+
+    fn run_some(
+        &self,
+        first_seed: u64,
+        scenarios: u64,
+        progress: &BatchProgress,
+    ) -> Result<Vec<ScenarioResult>, RegretError> {
+        let jobs = scenarios as usize * self.columns();
         let runs = run_numbered(jobs, jobs as u64 * (WARMUP_NS + DURATION_NS), progress, |job, sink| {
-            let (number, policy, seed) = self.job(job);
-            let config = self.configuration(&scenario(number), number, policy, seed);
+            let (number, policy, seed) = self.job(first_seed, job);
+            let config = self.configuration(&self.draw(number).text, number, policy, seed);
             let config = config.map_err(RunError::Scenario)?;
             Ok(Run::of(&config, &simulate(&config, sink)?))
         });
-        let runs = runs.map_err(|(job, error)| self.failed(job, error))?;
-        let results = runs.chunks(per_scenario).zip(self.first_seed..).map(|(runs, seed)| ScenarioResult {
+        let runs = runs.map_err(|(job, error)| self.failed(first_seed, job, error))?;
+        let results = runs.chunks(self.columns()).zip(first_seed..).map(|(runs, seed)| ScenarioResult {
             seed,
             has_dues: runs[0].has_dues,
-            outcomes: runs.chunks(RUNS as usize).map(Outcome::of).collect(),
+            interrupts: runs[0].interrupts,
+            programs: self.draw(seed).programs,
+            outcomes: runs.iter().map(|run| run.outcome.clone()).collect(),
         });
         Ok(results.collect())
+    }
+
+    fn is_precise(&self, results: &[ScenarioResult]) -> bool {
+        self.precision.is_some_and(|precision| {
+            let all = summaries(&self.policies, results);
+            let compared = &all[1..self.policies.len()];
+            compared.iter().all(|of| of.work().is_some_and(|work| work.half_width() <= precision))
+        })
+    }
+
+    fn draw(&self, seed: u64) -> Scenario {
+        Scenario::draw(self.hosts, seed)
     }
 
     /// The policies, and the first one again.
@@ -122,12 +166,11 @@ impl Regret {
     }
 
     /// Of a job, the scenario's seed, the policy, and the run's seed.
-    fn job(&self, job: usize) -> (u64, &str, u64) {
-        let (run, column) = (job as u64 % RUNS, job / RUNS as usize % self.columns());
-        let scenario = self.first_seed + (job / RUNS as usize / self.columns()) as u64;
-        match self.policies.get(column) {
-            Some(policy) => (scenario, policy, scenario.wrapping_add(run)),
-            None => (scenario, &self.policies[0], scenario.wrapping_add(RUNS + run)),
+    fn job(&self, first_seed: u64, job: usize) -> (u64, &str, u64) {
+        let scenario = first_seed + (job / self.columns()) as u64;
+        match self.policies.get(job % self.columns()) {
+            Some(policy) => (scenario, policy, scenario),
+            None => (scenario, &self.policies[0], scenario.wrapping_add(1)),
         }
     }
 
@@ -147,8 +190,8 @@ impl Regret {
         Ok(SimulationConfig { check: self.check, ..scenario.config })
     }
 
-    fn failed(&self, job: usize, error: RunError) -> RegretError {
-        let (scenario, policy, seed) = self.job(job);
+    fn failed(&self, first_seed: u64, job: usize, error: RunError) -> RegretError {
+        let (scenario, policy, seed) = self.job(first_seed, job);
         match error {
             RunError::Scenario(error) => RegretError::Scenario(error),
             RunError::Simulation(error) => {
@@ -156,6 +199,11 @@ impl Regret {
             }
         }
     }
+}
+
+/// Returns the scenario of this seed, as a file.
+pub fn scenario(hosts: Hosts, seed: u64) -> String {
+    Scenario::draw(hosts, seed).text
 }
 
 /// How the file of a scenario is called.
@@ -168,37 +216,20 @@ impl Run {
         let units_of = |workloads: &[microslice_engine::report::WorkloadReport]| {
             workloads.iter().map(|workload| workload.units_done).collect()
         };
-        let wait_ns = |percent| report.wait_to_run.percentile(percent).unwrap_or(0) as f64;
         let outcome = Outcome {
             units: report.vms.iter().map(|vm| units_of(&vm.workloads)).collect(),
-            wait_p99_ns: wait_ns(99.0),
-            wait_p999_ns: wait_ns(99.9),
+            felt: report.vms.iter().map(FeltTimes::of).collect(),
+            longest_waits: report.vms.iter().flat_map(|vm| &vm.longest_waits).copied().collect(),
             share_error: report.fairness_error_permille as f64 / 1_000.0,
             accelerations: report.pool.acceleration_count(),
         };
-        Self { has_dues: config.vms.iter().all(|vm| vm.affinity.is_empty()), outcome }
-    }
-}
-
-impl Outcome {
-    /// Of all runs of a scenario under a policy.
-    fn of(runs: &[Run]) -> Self {
-        let mut units = runs[0].outcome.units.clone();
-        for run in &runs[1..] {
-            let sums = units.iter_mut().flatten();
-            sums.zip(run.outcome.units.iter().flatten()).for_each(|(sum, more)| *sum += more);
-        }
-        let count = runs.len() as f64;
-        // A wait of less than a nanosecond has no logarithm.
-        let mean_wait_ns = |wait_ns: fn(&Outcome) -> f64| {
-            (runs.iter().map(|run| wait_ns(&run.outcome).max(1.0).ln()).sum::<f64>() / count).exp()
+        let interrupts = match config.host.kvm.as_ref().map(|kvm| kvm.interrupts) {
+            None | Some(InterruptMode::Software) => "software",
+            Some(InterruptMode::Apicv) => "apicv",
+            Some(InterruptMode::Avic) => "avic",
+            Some(InterruptMode::Ipiv) => "ipiv",
         };
-        Self {
-            units,
-            wait_p99_ns: mean_wait_ns(|outcome| outcome.wait_p99_ns),
-            wait_p999_ns: mean_wait_ns(|outcome| outcome.wait_p999_ns),
-            share_error: runs.iter().map(|run| run.outcome.share_error).sum::<f64>() / count,
-            accelerations: runs.iter().map(|run| run.outcome.accelerations).sum(),
-        }
+        let is_free = |vm: &VmConfig| vm.affinity.is_empty() && vm.cpu_max.is_none();
+        Self { has_dues: config.vms.iter().all(is_free), interrupts, outcome }
     }
 }

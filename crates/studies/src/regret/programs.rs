@@ -165,24 +165,18 @@ impl Author<'_> {
 
     /// A lock of the workload, of any kind.
     fn own_lock(&mut self, at: usize) -> Lock {
-        let kind = self.draw.weighted(&[
-            (30, None),
-            (28, Some(LockKind::Mutex)),
-            (14, Some(LockKind::Sleeping)),
-            (12, Some(LockKind::PvQueued)),
-            (4, Some(LockKind::PvTicket)),
-            (4, Some(LockKind::Queued)),
-            (4, Some(LockKind::Ticket)),
-            (4, Some(LockKind::TestAndSet)),
-        ]);
+        let kind = self.draw.weighted(self.kernel.kinds);
         self.lock_of(at, kind)
     }
 
     /// A lock of the workload whose waiters sleep, or spin.
     fn own_lock_that(&mut self, at: usize, sleeps: bool) -> Lock {
-        let kinds: Vec<LockKind> =
-            LockKind::OF_KERNELS.into_iter().filter(|kind| kind.sleeps() == sleeps).collect();
-        let kind = self.draw.one_of(&kinds);
+        let is_drawn = |kind: LockKind| self.kernel.kinds.iter().any(|(_, drawn)| *drawn == Some(kind));
+        let kinds: Vec<LockKind> = LockKind::OF_KERNELS
+            .into_iter()
+            .filter(|&kind| kind.sleeps() == sleeps && is_drawn(kind))
+            .collect();
+        let kind = if kinds.is_empty() { self.kernel.lock_kind } else { self.draw.one_of(&kinds) };
         self.lock_of(at, Some(kind))
     }
 

@@ -1,37 +1,58 @@
-//! What results add up to: of each policy, how throughput, waits and shares are distributed over the
-//! scenarios.
+//! What results add up to: of each policy, how work, felt waits and shares are distributed over the scenarios.
 
+use super::felt::{FELT_WAITS, FeltWait};
 use super::{Outcome, ScenarioResult};
+use microslice_metrics::Estimate;
+use std::collections::BTreeMap;
 
 /// Nobody notices waits below that: a wait that is compared is at least as long. A micro slice.
 pub const WAIT_FLOOR_NS: f64 = 100_000.0;
 
 /// One policy on one scenario, compared with the first policy.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     pub seed: u64,
     /// How much of the first policy's work it did: geometric mean over VMs, and in a VM over its workloads.
     pub throughput: f64,
-    /// How many times the first policy's 99th and 99.9th percentile of the waits to run.
-    pub wait_p99: f64,
-    pub wait_p999: f64,
-    /// The largest difference of a VM's share from what is due to it; `None` where VMs are pinned.
+    /// The largest difference of a VM's share from what is due to it; `None` where shares aren't due.
     pub share_error: Option<f64>,
+    vms: Vec<VmVerdict>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct VmVerdict {
+    work: f64,
+    /// How many times the first policy's.
+    felt: [Option<f64>; FELT_WAITS.len()],
 }
 
 /// Some numbers in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution(Vec<f64>);
 
-/// How many scenarios miss a goal, and of how many.
+/// A kind of felt waits: of VMs, each times its own under the first policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Felt {
+    pub ratios: Distribution,
+    pub above_125: usize,
+}
+
+/// What is said of a part of all scenarios, or of VMs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    pub name: &'static str,
+    /// Of scenarios, or of VMs.
+    pub work: Option<Estimate>,
+    pub felt: [Felt; FELT_WAITS.len()],
+}
+
+/// How many scenarios miss a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     pub below_095: usize,
     pub below_098: usize,
     /// More than 3 % behind the best of all policies.
     pub behind_best: usize,
-    pub wait_above_125: usize,
-    pub wait_above_2: usize,
     pub share_off_by_2_percent: usize,
 }
 
@@ -41,12 +62,18 @@ pub struct Summary {
     pub policy: String,
     pub verdicts: Vec<Verdict>,
     pub throughput: Distribution,
-    pub wait_p99: Distribution,
-    pub wait_p999: Distribution,
-    /// Of scenarios without pinned VMs.
+    /// Of each kind, in the order of [`FELT_WAITS`].
+    pub felt: [Felt; FELT_WAITS.len()],
+    /// The longest wait for a pCPU of each VM in each second, in ns: as they are, not relative.
+    pub longest_waits: Distribution,
+    /// Of scenarios without VMs that are pinned or limited.
     pub share_error: Distribution,
     pub counts: Counts,
     pub accelerations: u64,
+    /// Scenarios by how interrupts reach vCPUs.
+    pub interrupts: Vec<Group>,
+    /// VMs by what they run; one that runs two kinds of programs is in both groups.
+    pub programs: Vec<Group>,
 }
 
 impl Distribution {
@@ -71,8 +98,12 @@ impl Distribution {
     }
 
     pub fn geometric_mean(&self) -> Option<f64> {
-        let logarithms: f64 = self.0.iter().map(|value| value.ln()).sum();
-        (!self.is_empty()).then(|| (logarithms / self.len() as f64).exp())
+        self.estimate().map(|of| of.mean)
+    }
+
+    /// The geometric mean with its 95 % interval.
+    pub fn estimate(&self) -> Option<Estimate> {
+        Estimate::of_ratios(&self.0)
     }
 
     pub fn mean(&self) -> Option<f64> {
@@ -96,7 +127,6 @@ impl Summary {
     fn of(policy: String, column: usize, policies: usize, results: &[ScenarioResult]) -> Self {
         let verdicts: Vec<Verdict> = results.iter().map(|result| Verdict::of(result, column)).collect();
         let throughput = Distribution::of(verdicts.iter().map(|verdict| verdict.throughput));
-        let wait_p99 = Distribution::of(verdicts.iter().map(|verdict| verdict.wait_p99));
         let share_error = Distribution::of(verdicts.iter().filter_map(|verdict| verdict.share_error));
         let best = |result: &ScenarioResult| {
             (0..policies).map(|column| Verdict::of(result, column).throughput).fold(0.0, f64::max)
@@ -107,20 +137,30 @@ impl Summary {
             below_095: throughput.count(|ratio| ratio < 0.95),
             below_098: throughput.count(|ratio| ratio < 0.98),
             behind_best: verdicts.iter().zip(results).filter(|&pair| is_behind(pair)).count(),
-            wait_above_125: wait_p99.count(|ratio| ratio > 1.25),
-            wait_above_2: wait_p99.count(|ratio| ratio > 2.0),
             share_off_by_2_percent: share_error.count(|error| error > 0.02),
         };
         Self {
             policy,
-            wait_p999: Distribution::of(verdicts.iter().map(|verdict| verdict.wait_p999)),
+            felt: felt_of(verdicts.iter().flat_map(|verdict| &verdict.vms)),
+            longest_waits: Distribution::of(
+                results
+                    .iter()
+                    .flat_map(|of| &of.outcomes[column].longest_waits)
+                    .map(|&wait_ns| wait_ns as f64),
+            ),
             accelerations: results.iter().map(|result| result.outcomes[column].accelerations).sum(),
+            interrupts: by_interrupts(&verdicts, results),
+            programs: by_programs(&verdicts, results),
             verdicts,
             throughput,
-            wait_p99,
             share_error,
             counts,
         }
+    }
+
+    /// The mean of its work, with its interval.
+    pub fn work(&self) -> Option<Estimate> {
+        self.throughput.estimate()
     }
 
     /// The seeds of the scenarios where it did least of the first policy's work, the worst first.
@@ -128,9 +168,9 @@ impl Summary {
         self.worst(count, |verdict| verdict.throughput)
     }
 
-    /// Likewise, where waits are longest.
+    /// Likewise, where a VM's felt waits grew most.
     pub fn longest_waits(&self, count: usize) -> Vec<u64> {
-        self.worst(count, |verdict| -verdict.wait_p99)
+        self.worst(count, |verdict| -verdict.worst_wait())
     }
 
     fn worst(&self, count: usize, key: impl Fn(&Verdict) -> f64) -> Vec<u64> {
@@ -140,40 +180,88 @@ impl Summary {
     }
 }
 
+fn felt_of<'v>(vms: impl Iterator<Item = &'v VmVerdict> + Clone) -> [Felt; FELT_WAITS.len()] {
+    FELT_WAITS.map(|wait| {
+        let ratios = Distribution::of(vms.clone().filter_map(|vm| vm.felt[wait as usize]));
+        Felt { above_125: ratios.count(|ratio| ratio > 1.25), ratios }
+    })
+}
+
+fn by_interrupts(verdicts: &[Verdict], results: &[ScenarioResult]) -> Vec<Group> {
+    let mut groups: BTreeMap<&'static str, Vec<&Verdict>> = BTreeMap::new();
+    for (verdict, result) in verdicts.iter().zip(results) {
+        groups.entry(result.interrupts).or_default().push(verdict);
+    }
+    let groups = groups.into_iter().map(|(name, of)| {
+        let work = of.iter().map(|verdict| verdict.throughput).collect::<Vec<_>>();
+        let felt = felt_of(of.iter().flat_map(|verdict| &verdict.vms));
+        Group { name, work: Estimate::of_ratios(&work), felt }
+    });
+    groups.collect()
+}
+
+fn by_programs(verdicts: &[Verdict], results: &[ScenarioResult]) -> Vec<Group> {
+    let mut groups: BTreeMap<&'static str, Vec<&VmVerdict>> = BTreeMap::new();
+    for (verdict, result) in verdicts.iter().zip(results) {
+        for (vm, words) in verdict.vms.iter().zip(&result.programs) {
+            let mut words = words.clone();
+            words.dedup();
+            words.into_iter().for_each(|word| groups.entry(word).or_default().push(vm));
+        }
+    }
+    let groups = groups.into_iter().map(|(name, vms)| {
+        let work = vms.iter().map(|vm| vm.work).collect::<Vec<_>>();
+        Group { name, work: Estimate::of_ratios(&work), felt: felt_of(vms.iter().copied()) }
+    });
+    groups.collect()
+}
+
 impl Verdict {
     fn of(result: &ScenarioResult, column: usize) -> Self {
         let (own, first) = (&result.outcomes[column], &result.outcomes[0]);
-        let wait = |wait_ns: f64, first_ns: f64| wait_ns.max(WAIT_FLOOR_NS) / first_ns.max(WAIT_FLOOR_NS);
+        let vms: Vec<VmVerdict> = (0..own.units.len()).map(|vm| VmVerdict::of(own, first, vm)).collect();
         Self {
             seed: result.seed,
-            throughput: throughput(own, first),
-            wait_p99: wait(own.wait_p99_ns, first.wait_p99_ns),
-            wait_p999: wait(own.wait_p999_ns, first.wait_p999_ns),
+            throughput: Distribution::of(vms.iter().map(|vm| vm.work)).geometric_mean().unwrap_or(1.0),
             share_error: result.has_dues.then_some(own.share_error),
+            vms,
         }
+    }
+
+    /// How many times the first policy's that felt wait of a VM is that grew most.
+    pub fn worst_wait(&self) -> f64 {
+        self.vms.iter().flat_map(|vm| vm.felt).flatten().fold(0.0, f64::max)
     }
 }
 
-/// One unit more each: a workload that makes none at all is worse than any other, and still a number.
-fn throughput(own: &Outcome, first: &Outcome) -> f64 {
-    let ratio = |(own, first): (&u64, &u64)| (*own as f64 + 1.0) / (*first as f64 + 1.0);
-    let of_vm = |(own, first): (&Vec<u64>, &Vec<u64>)| {
-        Distribution::of(own.iter().zip(first).map(ratio)).geometric_mean().unwrap_or(1.0)
-    };
-    Distribution::of(own.units.iter().zip(&first.units).map(of_vm)).geometric_mean().unwrap_or(1.0)
+impl VmVerdict {
+    fn of(own: &Outcome, first: &Outcome, vm: usize) -> Self {
+        // One unit more each: a workload that makes none at all is worse than any other, and still a number.
+        let ratio = |(own, first): (&u64, &u64)| (*own as f64 + 1.0) / (*first as f64 + 1.0);
+        let works = Distribution::of(own.units[vm].iter().zip(&first.units[vm]).map(ratio));
+        let felt = |wait: FeltWait| {
+            let [own_ns, first_ns] = [own, first].map(|outcome| outcome.felt[vm].ns(wait));
+            Some(own_ns?.max(WAIT_FLOOR_NS) / first_ns?.max(WAIT_FLOOR_NS))
+        };
+        Self { work: works.geometric_mean().unwrap_or(1.0), felt: FELT_WAITS.map(felt) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regret::felt::FeltTimes;
 
-    fn outcome(units: &[&[u64]], wait_p99_ns: f64, share_error: f64) -> Outcome {
-        let units = units.iter().map(|vm| vm.to_vec()).collect();
-        Outcome { units, wait_p99_ns, wait_p999_ns: 4.0 * wait_p99_ns, share_error, accelerations: 3 }
+    fn outcome(units: &[&[u64]], wait_ns: f64, share_error: f64) -> Outcome {
+        let units: Vec<Vec<u64>> = units.iter().map(|vm| vm.to_vec()).collect();
+        let felt = units.iter().map(|_| FeltTimes::all(wait_ns)).collect();
+        Outcome { units, felt, longest_waits: vec![wait_ns as u64], share_error, accelerations: 3 }
     }
 
     fn result(seed: u64, outcomes: Vec<Outcome>) -> ScenarioResult {
-        ScenarioResult { seed, has_dues: seed % 2 == 1, outcomes }
+        let interrupts = if seed == 2 { "avic" } else { "ipiv" };
+        let programs = vec![vec!["locks", "locks"], vec!["locks", "sleepers"]];
+        ScenarioResult { seed, has_dues: seed % 2 == 1, interrupts, programs, outcomes }
     }
 
     fn two_policies() -> Vec<Summary> {
@@ -209,16 +297,21 @@ mod tests {
     #[test]
     fn misses_are_counted_and_pinned_vms_have_no_dues() {
         let b = &two_policies()[1];
-        let counts = Counts {
-            below_095: 1,
-            below_098: 1,
-            behind_best: 1,
-            wait_above_125: 1,
-            wait_above_2: 1,
-            share_off_by_2_percent: 1,
-        };
+        let counts = Counts { below_095: 1, below_098: 1, behind_best: 1, share_off_by_2_percent: 1 };
         assert_eq!((b.counts, b.share_error.len(), b.accelerations), (counts, 2, 9));
         assert_eq!((b.least_throughput(2), b.longest_waits(1)), (vec![2, 3], vec![1]));
+        assert!(b.felt.iter().all(|felt| (felt.above_125, felt.ratios.len()) == (2, 6)), "{:?}", b.felt);
+    }
+
+    #[test]
+    fn groups_are_of_scenarios_by_interrupts_and_of_vms_by_programs() {
+        let b = &two_policies()[1];
+        let counts = |groups: &[Group]| -> Vec<(&str, usize, usize)> {
+            let count = |group: &Group| group.work.as_ref().map_or(0, |work| work.count);
+            groups.iter().map(|group| (group.name, count(group), group.felt[0].ratios.len())).collect()
+        };
+        assert_eq!(counts(&b.interrupts), [("avic", 1, 2), ("ipiv", 2, 4)]);
+        assert_eq!(counts(&b.programs), [("locks", 6, 6), ("sleepers", 3, 3)]);
     }
 
     #[test]
@@ -226,7 +319,7 @@ mod tests {
         let first = outcome(&[&[9]], 10.0, 0.0);
         let result = result(1, vec![first, outcome(&[&[0]], 90_000.0, 0.0)]);
         let verdict = Verdict::of(&result, 1);
-        assert_eq!(verdict.wait_p99, 1.0);
+        assert_eq!(verdict.worst_wait(), 1.0);
         assert!((verdict.throughput - 0.1).abs() < 1e-9);
     }
 

@@ -96,7 +96,8 @@ fn drawn_with_old_guests(seed: u64) -> String {
         let added: String = added.map(|(key, value)| format!(", {key} = {value}")).collect();
         format!("{}\n", line.replace(MODERN, &format!("{MODERN}{added}")))
     };
-    let scenario = regret::scenario(seed).replace("kernel = \"linux-modern\"", &format!("{MODERN} }}"));
+    let scenario = regret::scenario(regret::Hosts::Papers, seed)
+        .replace("kernel = \"linux-modern\"", &format!("{MODERN} }}"));
     scenario.lines().map(old).collect()
 }
 

@@ -11,13 +11,13 @@ fn boosted(lab: &Lab) -> (LabVm, LabVm) {
 }
 
 /// The watcher that this daemon has started.
-fn watcher_of(daemon: &Running) -> u32 {
+pub fn watcher_of(daemon: &Running) -> u32 {
     let path = format!("/proc/{0}/task/{0}/children", daemon.pid());
     let children = std::fs::read_to_string(path).expect("its children");
     children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a watcher")
 }
 
-fn kill(pid: u32) {
+pub fn kill(pid: u32) {
     // SAFETY: a plain system call.
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
 }

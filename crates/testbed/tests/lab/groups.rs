@@ -4,37 +4,67 @@
 use crate::{lab, of_vm, real_time_threads, report_of, run_beside, scheduled};
 use microslice_testbed::lab::LabVm;
 use microslice_testbed::say;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const CALLS: [&str; 3] = ["load=calls", "vcpus=2", "compute=100000"];
 
-/// A control group of the first version's CPU controller, in which nobody may have a real-time priority.
-struct Group(PathBuf);
+/// A control group of the first version's CPU controller, in which nobody may have a real-time priority. Its
+/// time is counted (`cpuacct`).
+pub struct Group {
+    name: PathBuf,
+}
+
+const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct"];
 
 impl Group {
     /// `None`, and it says so: there is no such controller here.
-    fn create(name: &str) -> Option<Self> {
-        let path = PathBuf::from(format!("/sys/fs/cgroup/cpu/microslice-{name}-{}", std::process::id()));
-        if std::fs::create_dir(&path).is_err() {
+    pub fn create(name: &str) -> Option<Self> {
+        Self::make(PathBuf::from(format!("microslice-{name}-{}", std::process::id())))
+    }
+
+    /// Makes another one in it.
+    pub fn within(&self, name: &str) -> Option<Self> {
+        Self::make(self.name.join(name))
+    }
+
+    fn make(name: PathBuf) -> Option<Self> {
+        if HIERARCHIES.iter().any(|at| std::fs::create_dir(Path::new(at).join(&name)).is_err()) {
             say("no control group of the first version can be made here: not tried");
             return None;
         }
-        Some(Self(path))
+        Some(Self { name })
     }
 
-    fn set(&self, file: &str, value: impl std::fmt::Display) {
-        std::fs::write(self.0.join(file), value.to_string()).expect("written");
+    fn file(&self, file: &str) -> PathBuf {
+        Path::new(HIERARCHIES[0]).join(&self.name).join(file)
     }
 
-    fn take(&self, vm: &LabVm) {
-        self.set("cgroup.procs", vm.pid());
+    pub fn set(&self, file: &str, value: impl std::fmt::Display) {
+        std::fs::write(self.file(file), value.to_string()).expect("written");
     }
 
-    /// Where groups have a budget of real-time each, gives it one.
-    fn allow_real_time(&self) {
-        if self.0.join("cpu.rt_runtime_us").exists() {
-            self.set("cpu.rt_runtime_us", 400_000);
+    /// Returns its weight.
+    pub fn shares(&self) -> u32 {
+        let text = std::fs::read_to_string(self.file("cpu.shares")).expect("read");
+        text.trim().parse().expect("a number")
+    }
+
+    pub fn take(&self, vm: &LabVm) {
+        for at in HIERARCHIES {
+            let procs = Path::new(at).join(&self.name).join("cgroup.procs");
+            std::fs::write(procs, vm.pid().to_string()).expect("written");
+        }
+    }
+
+    /// Where groups have a budget of real-time each, gives it one. Groups that were removed have theirs for a
+    /// moment longer.
+    pub fn allow_real_time(&self, us: u32) {
+        let file = self.file("cpu.rt_runtime_us");
+        let began = Instant::now();
+        while file.exists() && std::fs::write(&file, us.to_string()).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(10), "{}: not {us}", file.display());
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
@@ -42,14 +72,20 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let began = Instant::now();
-        while std::fs::remove_dir(&self.0).is_err() && began.elapsed() < Duration::from_secs(10) {
+        let remove = || {
+            HIERARCHIES.iter().all(|at| {
+                let folder = Path::new(at).join(&self.name);
+                !folder.exists() || std::fs::remove_dir(folder).is_ok()
+            })
+        };
+        while !remove() && began.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 /// How many CPUs these VMs have for so long.
-fn cpus<const N: usize>(vms: [&LabVm; N], time: Duration) -> [f64; N] {
+pub fn cpus<const N: usize>(vms: [&LabVm; N], time: Duration) -> [f64; N] {
     let (began, before) = (Instant::now(), vms.map(|vm| scheduled(vm).0));
     std::thread::sleep(time);
     let mut at = 0;
@@ -63,7 +99,7 @@ fn cpus<const N: usize>(vms: [&LabVm; N], time: Duration) -> [f64; N] {
 fn groups_without_real_time_budget_are_boosted_by_deadline() {
     let Some(lab) = lab() else { return };
     let Some(group) = Group::create("deadline") else { return };
-    if !group.0.join("cpu.rt_runtime_us").exists() {
+    if !group.file("cpu.rt_runtime_us").exists() {
         return say("groups have no real-time budget of their own here: not tried");
     }
     let _crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
@@ -96,7 +132,7 @@ fn a_limit_holds_beside_boosts() {
     let Some(group) = Group::create("limit") else { return };
     group.set("cpu.cfs_period_us", 100_000);
     group.set("cpu.cfs_quota_us", 50_000);
-    group.allow_real_time();
+    group.allow_real_time(400_000);
     let _crowd = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
     let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
     group.take(&vm);
@@ -117,7 +153,7 @@ fn weights_hold_beside_boosts() {
     let (Some(light), Some(heavy)) = (Group::create("light"), Group::create("heavy")) else { return };
     light.set("cpu.shares", 256);
     heavy.set("cpu.shares", 1024);
-    light.allow_real_time();
+    light.allow_real_time(400_000);
     let crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
     let vm = lab.start(&["load=calls", "vcpus=2", "compute=20000"]).expect("a VM");
     heavy.take(&crowd);

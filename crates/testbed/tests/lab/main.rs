@@ -7,6 +7,7 @@ mod deaths;
 mod groups;
 mod holders;
 mod max_wait;
+mod pay_back;
 mod sights;
 mod trials;
 

@@ -9,7 +9,7 @@
 
 use super::{Eevdf, Task};
 use crate::events::StopReason;
-use crate::ids::{PcpuId, VcpuId};
+use crate::ids::{PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
 use crate::scheduler::{Pick, Scheduler};
 
@@ -23,6 +23,8 @@ pub trait FairClass: Scheduler {
     fn gives_way(&mut self, machine: &Machine, pcpu: PcpuId, stopped: Option<(VcpuId, StopReason)>);
     /// It is in this class again, on a pCPU that it ran on until now. Then that pCPU chooses.
     fn comes_back(&mut self, machine: &mut Machine, pcpu: PcpuId, vcpu: VcpuId) -> Option<Pick>;
+    /// Its group has this weight from now on. Without groups there is none.
+    fn set_weight(&mut self, _machine: &Machine, _vm: VmId, _weight: u32) {}
 }
 
 /// A vCPU that another class schedules, as it comes back.

@@ -23,6 +23,7 @@ pub mod max_wait;
 mod micro_pool;
 mod passes;
 mod patience;
+pub mod pay_back;
 mod pool_size;
 mod warm_caches;
 mod woken;

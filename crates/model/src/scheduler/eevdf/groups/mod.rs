@@ -67,7 +67,6 @@ impl GroupedEevdf {
     pub fn new(config: EevdfConfig, machine: &mut Machine) -> Self {
         spread(machine);
         let (pcpus, vcpus) = (machine.pcpus.len(), machine.vcpus.len());
-        let shares_of = |weight: u32| (u64::from(weight) * WEIGHT / VM_WEIGHT_DEFAULT).max(WEIGHT_MIN);
         Self {
             config,
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
@@ -373,6 +372,11 @@ impl GroupedEevdf {
         }
         self.queues[pcpu].groups.retain(|group| !group.tasks.is_empty() || group.load.average > 0);
     }
+}
+
+/// In the kernel's unit, of a VM's weight.
+fn shares_of(weight: u32) -> u64 {
+    (u64::from(weight) * WEIGHT / VM_WEIGHT_DEFAULT).max(WEIGHT_MIN)
 }
 
 fn scaled(lag_ns: i64, old: u64, new: u64) -> i64 {

@@ -2,8 +2,8 @@
 //! `eevdf-flat` (`../other_class.rs`). A VM whose last vCPU leaves a pCPU's queue leaves it, too.
 
 use super::super::other_class::FairClass;
-use super::GroupedEevdf;
 use super::entity::{Entity, WEIGHT};
+use super::{GroupedEevdf, shares_of};
 use crate::events::StopReason;
 use crate::ids::{PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
@@ -54,5 +54,16 @@ impl FairClass for GroupedEevdf {
             self.enqueue(now_ns, pcpu, vcpu, Some(entity));
         }
         self.choose(machine, pcpu, VcpuId::NONE)
+    }
+
+    fn set_weight(&mut self, machine: &Machine, vm: VmId, weight: u32) {
+        self.shares[vm] = shares_of(weight);
+        for pcpu in machine.pcpus.ids() {
+            self.charge(machine.now_ns, pcpu);
+            if let Some(at) = self.queues[pcpu].place_of(vm) {
+                self.update_load(machine.now_ns, pcpu, at);
+                self.update_weight(pcpu, at);
+            }
+        }
     }
 }
