@@ -31,6 +31,8 @@ struct {
 	__type(value, struct interrupts_timer);
 } interrupts_timers SEC(".maps");
 
+static u32 looks_began;
+
 /* The first of these 32 vectors that is set; 0: none. */
 static __always_inline u32 first_vector(u32 word, u32 bits)
 {
@@ -117,18 +119,30 @@ static int look_for_interrupts(void *map, u32 *key, struct interrupts_timer *tim
 	return 0;
 }
 
+/*
+ * The first tick begins it: what a timer does is verified with the program that sets its callback, and the
+ * scheduler's start may sleep, so that it holds no RCU.
+ */
+static __noinline int begin_looks(void)
+{
+	u32 key = 0;
+	struct interrupts_timer *timer = bpf_map_lookup_elem(&interrupts_timers, &key);
+
+	if (!timer || looks_began || __sync_val_compare_and_swap(&looks_began, 0, 1))
+		return 0;
+	bpf_timer_set_callback(&timer->timer, look_for_interrupts);
+	START_TIMER(&timer->timer, LOOK_LEAST_NS, 0, host_stats.interrupts_timers_refused);
+	return 0;
+}
+
 static __noinline int init_looks(void)
 {
 	u32 key = 0;
 	struct interrupts_timer *timer = bpf_map_lookup_elem(&interrupts_timers, &key);
 
-	if (!config.looks_for_interrupts)
-		return 0;
 	if (!timer)
 		return -ENOMEM;
 	bpf_timer_init(&timer->timer, &interrupts_timers, CLOCK_MONOTONIC);
-	bpf_timer_set_callback(&timer->timer, look_for_interrupts);
-	bpf_timer_start(&timer->timer, LOOK_LEAST_NS, 0);
 	return 0;
 }
 
