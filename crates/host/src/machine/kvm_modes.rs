@@ -64,7 +64,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(Some(false), "IPI virtualization: none exits, they are looked for"),
+                    (_, true) => ipis(Some(false), "IPI virtualization: none exits"),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },
@@ -80,11 +80,6 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
             pending(None, "what stands in the in-kernel APIC, if there is one"),
         ],
     }
-}
-
-/// Whether IPIs exit nowhere, so that those to waiting vCPUs have to be looked for.
-pub fn hides_ipis(hints: &[Hint]) -> bool {
-    hints.iter().any(|hint| hint.key == "ipi_exits" && hint.given == Some(false))
 }
 
 /// Describes `hints` in one line for the operator.
