@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn by_length_long_values_count_as_often_as_they_are_long() {
+    fn by_length_a_value_counts_as_often_as_its_size() {
         let mut histogram = Histogram::new();
         histogram.record_many(1_000, 999);
         histogram.record(1_000_000);

@@ -5,11 +5,10 @@ use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
 use clap::Args;
-use microslice_metrics::Estimate;
-use microslice_metrics::Unit;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::{Bar, BarChart, BarSeries};
 use microslice_metrics::table::Table;
+use microslice_metrics::{Estimate, Unit};
 use microslice_studies::regret::{
     self, Distribution, FELT_WAITS, Group, Hosts, RegretError, ScenarioResult, Summary, summaries,
 };
@@ -353,28 +352,32 @@ fn worst_table(all: &[Summary]) -> Table {
     table
 }
 
+fn distribution(of: &Distribution) -> Json {
+    let quantile = |part| of.quantile(part);
+    json!({
+        "count": of.len(), "mean": of.mean(), "geometric_mean": of.geometric_mean(),
+        "least": quantile(0.0), "p5": quantile(0.05), "median": quantile(0.5), "p95": quantile(0.95),
+        "p99": quantile(0.99), "most": quantile(1.0),
+    })
+}
+
+fn felt_waits(felt: &[regret::Felt]) -> serde_json::Map<String, Json> {
+    let of = |(wait, felt): (&regret::FeltWait, &regret::Felt)| {
+        let mut numbers = distribution(&felt.ratios);
+        numbers["above_1.25"] = json!(felt.above_125);
+        (wait.word().to_owned(), numbers)
+    };
+    FELT_WAITS.iter().zip(felt).map(of).collect()
+}
+
+fn groups(groups: &[Group]) -> serde_json::Map<String, Json> {
+    let of = |group: &Group| {
+        (group.name.to_owned(), json!({ "work": group.work, "felt_waits": felt_waits(&group.felt) }))
+    };
+    groups.iter().map(of).collect()
+}
+
 fn json_of(regret: &regret::Regret, results: &[ScenarioResult], all: &[Summary]) -> Json {
-    let distribution = |of: &Distribution| {
-        let quantile = |part| of.quantile(part);
-        json!({
-            "count": of.len(), "mean": of.mean(), "geometric_mean": of.geometric_mean(),
-            "least": quantile(0.0), "p5": quantile(0.05), "median": quantile(0.5), "p95": quantile(0.95), "p99": quantile(0.99), "most": quantile(1.0),
-        })
-    };
-    let felt_waits = |felt: &[regret::Felt]| -> serde_json::Map<String, Json> {
-        let of = |(wait, felt): (&regret::FeltWait, &regret::Felt)| {
-            let mut numbers = distribution(&felt.ratios);
-            numbers["above_1.25"] = json!(felt.above_125);
-            (wait.word().to_owned(), numbers)
-        };
-        FELT_WAITS.iter().zip(felt).map(of).collect()
-    };
-    let groups = |groups: &[Group]| -> serde_json::Map<String, Json> {
-        let of = |group: &Group| {
-            (group.name.to_owned(), json!({ "work": group.work, "felt_waits": felt_waits(&group.felt) }))
-        };
-        groups.iter().map(of).collect()
-    };
     let policies: Vec<Json> = all
         .iter()
         .map(|of| {

@@ -95,7 +95,7 @@ fn threads_that_wait_for_each_other_are_reported_though_others_go_on() {
 }
 
 #[test]
-fn sleepers_at_an_open_gate_whose_waker_is_stopped_are_no_deadlock() {
+fn sleepers_at_an_open_gate_are_no_deadlock() {
     // Fewer threads than there are meet, so that some sleep at both gates while the waker waits for the lock.
     let text = r#"
         host = { extends = "homelab", pcpus = 8 }

@@ -127,11 +127,16 @@ impl PayBack {
             }
         }
         self.settle_accounts(say);
-        let left: Vec<_> = self.accounts.extract_if(.., |folder, _| !inhabited.contains(folder)).collect();
-        for (folder, account) in &left {
-            weight_ledger::give_back(&self.controller.weight_file(folder), &account.lent(account.weight_now));
-        }
-        if !left.is_empty() {
+        let before = self.accounts.len();
+        let controller = &self.controller;
+        self.accounts.retain(|folder, account| {
+            let stays = inhabited.contains(folder);
+            if !stays {
+                weight_ledger::give_back(&controller.weight_file(folder), &account.lent(account.weight_now));
+            }
+            stays
+        });
+        if self.accounts.len() < before {
             self.note_lowered(say);
         }
     }
@@ -165,7 +170,9 @@ impl PayBack {
             let file = self.controller.weight_file(folder);
             let (Ok(weight), Some(used_ns)) = (weight_ledger::read(&file), self.controller.used_ns(folder))
             else {
-                return false; // it has gone
+                // It has gone, or can't be read: then it owes nothing any more.
+                weight_ledger::give_back(&file, &account.lent(account.weight_now));
+                return false;
             };
             if weight != account.weight_now {
                 self.by_others += 1;
@@ -299,6 +306,21 @@ mod tests {
         drop(pay);
         assert_eq!(weight(), 200);
         assert_eq!(weight_ledger::settle(&ledger), 0);
+    }
+
+    #[test]
+    fn a_cgroup_that_cannot_be_read_has_its_weight_again() {
+        let mount = mount_with(&[("a/cpu.weight", "1000\n"), ("run/x", "")]);
+        let file = mount.path().join("a/cpu.weight");
+        let ledger = mount.path().join("run/weights");
+        let mut pay = PayBack::new(CpuController::below(mount.path(), false), ledger);
+        let mut used_ms = 0;
+        second(&mut pay, mount.path(), &mut used_ms, 0);
+        second(&mut pay, mount.path(), &mut used_ms, 500);
+        assert!(weight_ledger::read(&file).unwrap() < 1000);
+        std::fs::remove_file(mount.path().join("a/cpu.stat")).unwrap();
+        pay.settle_accounts(&mut |_| {});
+        assert_eq!(weight_ledger::read(&file).unwrap(), 1000);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The ledger of weights: which cgroups have another weight than the operator gave them, and what that was.
 //!
 //! Problem.   A daemon that is killed can't give weights back.
-//! Mechanism. A file of `/run`, a line for each cgroup, replaced as a whole before weights are written. It has
-//!            both weights that may be found there: the one written before, and the one that is about to be.
-//!            Whoever settles it gives back where it finds one of these, and leaves what anybody else wrote.
+//! Mechanism. A file of `/run`, a line for each cgroup, replaced as a whole before weights are written. It
+//!            has both weights that may be found there: the one written before, and the one that is about to
+//!            be. Whoever settles it gives back where it finds one of these, and leaves what anybody else
+//!            wrote.
 //! Races.     Watcher and next start may both settle it: the second one finds the operator's weights.
 
 use std::collections::BTreeMap;
@@ -73,7 +74,11 @@ pub fn read(file: &Path) -> io::Result<u32> {
 pub fn write(file: &Path, weight: u32) -> io::Result<()> {
     use std::io::Write;
     // Never made anew where a cgroup is gone.
-    std::fs::OpenOptions::new().write(true).open(file)?.write_all(weight.to_string().as_bytes())
+    std::fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(file)?
+        .write_all(weight.to_string().as_bytes())
 }
 
 fn parse(line: &str) -> Option<(PathBuf, Lent)> {
@@ -97,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_ours_are_given_back_and_those_of_others_stay() {
+    fn our_weights_are_given_back_and_those_of_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, weight: u32| {
             let file = folder.path().join(name);

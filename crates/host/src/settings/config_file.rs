@@ -149,9 +149,8 @@ impl Values {
                 .map_err(|cause| format!("{}: {cause}", settings.called("critical-by")))?;
         }
         if let Some(name) = self.queue_domain {
-            let kind = domains::named(&name);
-            settings.queue_domain =
-                kind.map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?;
+            settings.queue_domain = domains::named(&name)
+                .map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?;
         }
         if let Some(list) = self.normal_cpus {
             settings.normal_cpus =

@@ -2,9 +2,9 @@
 //!
 //! Problem.   Programs that an author chose show what the author thought of. Whether a policy can be loaded
 //!            blindly is asked of programs that nobody chose.
-//! Mechanism. Hosts, VMs and programs (`today.rs`, `papers.rs`, `programs.rs`) are drawn from all that scenario
-//!            files can say; each part has a stream of random numbers of its own. What is drawn is written as
-//!            a file, and the run reads that file.
+//! Mechanism. Hosts, VMs and programs (`today.rs`, `papers.rs`, `programs.rs`) are drawn from all that
+//!            scenario files can say. Each part has a stream of random numbers of its own. What is drawn is
+//!            written as a file, and the run reads that file.
 //! Limits.    It is overcommitted, mostly. Where VMs differ in width, policies differ in what a weight means
 //!            (of a vCPU, or of a VM). Programs of the papers aren't drawn.
 
@@ -125,4 +125,19 @@ impl Vm {
         }
         text + &self.guest.text()
     }
+}
+
+/// Draws how long a kernel's handlers and switches take, or nothing: then they take what its kernel has.
+pub fn draw_handlers(draw: &mut Draw) -> Vec<String> {
+    if !draw.chance(15) {
+        return Vec::new();
+    }
+    [
+        ("call_function_handler", 500, 4_000),
+        ("reschedule_handler", 300, 2_000),
+        ("tick_handler", 1_000, 6_000),
+        ("thread_switch", 500, 3_000),
+    ]
+    .map(|(key, low_ns, high_ns)| format!("{key} = \"{}\"", time(draw.over_decades(low_ns, high_ns))))
+    .into()
 }

@@ -1,9 +1,9 @@
 //! Regret: on programs that nobody chose, what would an operator lose by a policy that he hadn't lost by the
 //! first one?
 //!
-//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`]) under each policy, and [`summary`] says
-//! how work, felt waits and shares compare. Each scenario is a file: [`scenario`] writes it, and the runs read
-//! what it wrote.
+//! [`Regret`] runs scenarios that are drawn from seeds ([`generator`]) under each policy, and [`summary`]
+//! says how work, felt waits and shares compare. Each scenario is a file: [`scenario`] writes it, and the
+//! runs read what it wrote.
 
 mod draw;
 mod felt;

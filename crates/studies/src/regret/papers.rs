@@ -2,7 +2,7 @@
 //! hosts of today. What a seed draws stays what it is, since tables and tests name seeds.
 
 use super::draw::{Draw, time};
-use super::generator::{FIRST_VM_STREAM, Host, Kernel, VMS_STREAM, Vm};
+use super::generator::{FIRST_VM_STREAM, Host, Kernel, VMS_STREAM, Vm, draw_handlers};
 use super::programs;
 use microslice_model::config::{LockKind, SymbolTable};
 
@@ -136,16 +136,7 @@ fn draw_kernel(draw: &mut Draw) -> Kernel {
         keys.push(format!("pv_spin = \"{}\"", time(draw.over_decades(20_000, 640_000))));
         keys.push(format!("thread_slice = \"{}\"", time(draw.over_decades(750_000, 6_000_000))));
     }
-    if draw.chance(15) {
-        for (key, low, high) in [
-            ("call_function_handler", 500, 4_000),
-            ("reschedule_handler", 300, 2_000),
-            ("tick_handler", 1_000, 6_000),
-            ("thread_switch", 500, 3_000),
-        ] {
-            keys.push(format!("{key} = \"{}\"", time(draw.over_decades(low, high))));
-        }
-    }
+    keys.extend(draw_handlers(draw));
     let mut locks = vec!["page_reclaim", "page_allocator", "dentry"];
     if draw.chance(15) {
         let instances = draw.one_of(&[1, 4, 64]);

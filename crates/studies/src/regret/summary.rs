@@ -1,4 +1,4 @@
-//! What results add up to: of each policy, how work, felt waits and shares are distributed over the scenarios.
+//! What results add up to: how each policy's work, felt waits and shares are distributed over scenarios.
 
 use super::felt::{FELT_WAITS, FeltWait};
 use super::{Outcome, ScenarioResult};
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_of_scenarios_by_interrupts_and_of_vms_by_programs() {
+    fn groups_are_by_interrupts_and_by_programs() {
         let b = &two_policies()[1];
         let counts = |groups: &[Group]| -> Vec<(&str, usize, usize)> {
             let count = |group: &Group| group.work.as_ref().map_or(0, |work| work.count);

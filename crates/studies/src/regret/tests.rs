@@ -130,7 +130,7 @@ fn hosts_and_vms_are_of_many_shapes() {
 }
 
 #[test]
-fn hosts_of_today_have_each_interrupt_mode_and_windows_that_grow() {
+fn hosts_of_today_have_each_interrupt_mode() {
     let configs: Vec<SimulationConfig> = (1..=SEEDS).map(|seed| read(Hosts::Today, seed, "eevdf")).collect();
     for mode in [InterruptMode::Software, InterruptMode::Apicv, InterruptMode::Avic, InterruptMode::Ipiv] {
         let has_it =

@@ -1,8 +1,8 @@
-//! Hosts and guests of today: processors with APICv, AVIC or IPI virtualization, windows of pause loops that
-//! grow, several caches and sockets, Linux 6.12 in the guests, host tasks and limits beside them.
+//! Hosts and guests of today: processors with APICv, AVIC or IPI virtualization, and pause-loop windows that
+//! grow. There are several caches and sockets, host tasks and limits, and Linux 6.12 in the guests.
 
 use super::draw::{Draw, time};
-use super::generator::{FIRST_VM_STREAM, Host, Kernel, Vm};
+use super::generator::{FIRST_VM_STREAM, Host, Kernel, Vm, draw_handlers};
 use super::programs;
 use microslice_model::config::{LockKind, SymbolTable};
 
@@ -214,16 +214,7 @@ fn draw_kernel(draw: &mut Draw) -> Kernel {
     if draw.chance(25) {
         keys.push(format!("tick = \"{} Hz\"", draw.one_of(&[100, 300, 1_000])));
     }
-    if draw.chance(15) {
-        for (key, low, high) in [
-            ("call_function_handler", 500, 4_000),
-            ("reschedule_handler", 300, 2_000),
-            ("tick_handler", 1_000, 6_000),
-            ("thread_switch", 500, 3_000),
-        ] {
-            keys.push(format!("{key} = \"{}\"", time(draw.over_decades(low, high))));
-        }
-    }
+    keys.extend(draw_handlers(draw));
     Kernel {
         text: format!("{{ {} }}", keys.join(", ")),
         symbols: SymbolTable::LinuxModern,

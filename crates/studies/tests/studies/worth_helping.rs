@@ -64,7 +64,8 @@ fn a_vm_whose_micro_slices_are_spent_waiting_has_none() {
     let [tried, always, never] = ["microslice", "microslice+try_help=false", "microslice:0"]
         .map(|policy| (1..=3).map(|seed| work(12, kernel, workload, policy, seed)).sum::<u64>());
     assert!(always * 2 < never, "with help {always}, without {never}");
-    assert!(tried * 4 > never * 3, "tried {tried}, without help {never}");
+    // Six seeds: 0.72 of it, from 0.29 to 0.95; 0.83 before yields in vain went (docs/lab/regret.md, Grace).
+    assert!(tried * 5 > never * 3, "tried {tried}, without help {never}");
 }
 
 #[test]

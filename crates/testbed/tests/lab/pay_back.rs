@@ -70,6 +70,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 }
 
 #[test]
+#[ignore = "70 s, and shares want a quiet machine: make test-long"]
 fn shares_with_boosts_are_those_without() {
     let Some(lab) = lab() else { return };
     let Some(scene) = Scene::set(&lab) else { return };
