@@ -107,7 +107,6 @@ fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_rec
 }
 
 #[test]
-#[ignore = "not loaded on any kernel so far"]
 fn without_exits_interrupts_are_found_by_looks() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
