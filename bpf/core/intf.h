@@ -60,6 +60,8 @@ struct run_config {
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
 	u32 tracing;			     /* trace.bpf.h */
 	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
+	u32 looks_for_interrupts;	     /* policy/looks.h */
+	u32 reserved;
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 	u64 max_wait_ns;	   /* beside it: how long vCPUs may wait at the start; 0: for ever */
@@ -383,6 +385,8 @@ struct host_stats {
 	u64 looks;
 	u64 looks_ns;
 	u64 pool_timers_refused;
+	u64 interrupts_timers_refused;
+	u64 interrupts_found; /* by looks, which no exit told of */
 	u64 vcpu_addresses_refused;
 	u64 traces_dropped; /* ring full */
 };

@@ -268,6 +268,8 @@ u32 services_are_weighed;
  */
 u32 vms_side_weight;
 u32 services_side_weight;
+/* No vCPU has a slot from this one on. */
+u32 vcpu_slots_high;
 /* The timer that ends rests is armed. */
 u32 rest_timer_armed;
 

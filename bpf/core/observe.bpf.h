@@ -14,7 +14,7 @@
  * Races.     These programs run in the vCPU's thread and may be preempted.
  * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint
  *            is needed. One to a preempted vCPU exits on AVIC. With IPIv, and of posted interrupts from
- *            devices, nothing fires; they are seen where they wait (guest_code.bpf.h).
+ *            devices, nothing fires; they are looked for where they wait.
  */
 #ifndef BPF_OBSERVE_H
 #define BPF_OBSERVE_H

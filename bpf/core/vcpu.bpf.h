@@ -335,6 +335,9 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	vcpu = vcpu_at(slot);
 	if (slot >= VCPUS_MAX || !vcpu)
 		goto refused;
+	/* A racing smaller value leaves one out until the next that joins. */
+	if (vcpu_slots_high <= slot)
+		vcpu_slots_high = slot + 1;
 	index = join_vm(vm, slot);
 	if (index >= VCPUS_PER_VM_MAX) {
 		vcpu->in_use = 0;

@@ -62,6 +62,8 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 
 void STRUCT_OPS(microslice_tick, struct task_struct *p)
 {
+	if (config.looks_for_interrupts)
+		begin_looks();
 	ask_whether_help_is_worth_it(p);
 }
 
@@ -125,7 +127,8 @@ s32 STRUCT_OPS_SLEEPABLE(microslice_init)
 		if (result)
 			return result;
 	}
-	return init_pool();
+	result = init_looks();
+	return result ? result : init_pool();
 }
 
 void STRUCT_OPS(microslice_exit, struct scx_exit_info *info)

@@ -7,6 +7,7 @@
  *   passes          siblings of a waiter         -> requests
  *   request         requests                     -> pCPUs that pull
  *   woken           woken vCPUs that wait        -> requests
+ *   looks           interrupts that no exit told of -> hints
  *   heirs           stopped waiters, if nobody of their VM holds anything -> requests
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
@@ -21,6 +22,7 @@
 #include "bpf/mechanisms/heirs.bpf.h"
 #include "bpf/mechanisms/hints.bpf.h"
 #include "bpf/mechanisms/home_slices.bpf.h"
+#include "bpf/mechanisms/looks.bpf.h"
 #include "bpf/mechanisms/micro_turns.bpf.h"
 
 /* ---- State: one map value per vCPU, VM and pCPU, made of what the core and each mechanism keep ---- */
@@ -31,6 +33,7 @@ struct microslice_vcpu {
 	struct delay_preemption_vcpu delay_preemption;
 	struct heirs_vcpu heirs;
 	struct lending_vcpu lending;
+	struct looks_vcpu looks;
 	struct patience_vcpu patience;
 	struct request_vcpu request;
 	struct woken_vcpu woken;
@@ -91,6 +94,7 @@ STATE(directed_yield, directed_yield_of, vcpu)
 STATE(delay_preemption, delay_of, vcpu)
 STATE(heirs, heirs_of, vcpu)
 STATE(lending, lending_of, vcpu)
+STATE(looks, looks_of, vcpu)
 STATE(patience, patience_of, vcpu)
 STATE(request, request_of, vcpu)
 STATE(woken, woken_of, vcpu)
@@ -125,6 +129,7 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 	*delay_of(vcpu) = (struct delay_preemption_vcpu){};
 	*heirs_of(vcpu) = (struct heirs_vcpu){};
 	*lending_of(vcpu) = (struct lending_vcpu){};
+	*looks_of(vcpu) = (struct looks_vcpu){};
 	*patience_of(vcpu) = (struct patience_vcpu){};
 	*request_of(vcpu) = (struct request_vcpu){};
 	*woken_of(vcpu) = (struct woken_vcpu){};
@@ -262,6 +267,7 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 {
 	heir_runs(vcpu);
 	lending_of(vcpu)->called_back = 0;
+	looks_of(vcpu)->found = 0;
 	patience_begins(vcpu);
 	directed_yield_of(vcpu)->heir = 0;
 	delay_of(vcpu)->turn_over = 0;

@@ -22,7 +22,7 @@ pub use waiting::{Kind, WAITING_KINDS};
 use self::on_spin::OnSpin;
 use self::topology::Place;
 use crate::bits::Bits;
-use crate::config::{HostConfig, QueueLockCosts};
+use crate::config::{HostConfig, KvmConfig, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
 use crate::events::TraceEvent;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -63,6 +63,8 @@ pub struct Machine {
     /// The kinds of waiting vCPUs ([`Waiting::kinds`]) that may be heirs of a lock, if the scheduler looks
     /// for these. While one waits it looks at what running siblings count.
     pub heir_kinds: u64,
+    /// Interrupts may wait for a vCPU, and nobody is told of them.
+    pub hides_interrupts: bool,
     /// The scheduler leaves every vCPU where it starts.
     pub never_moves: bool,
     /// vCPUs that a directed yield may go to.
@@ -143,6 +145,7 @@ impl Machine {
             watched: true,
             critical_by: CriticalBy::Symbols,
             heir_kinds: 0,
+            hides_interrupts: host.kvm.as_ref().is_some_and(KvmConfig::hides_interrupts),
             never_moves: false,
             pool: PoolReport::default(),
             accelerated_before: Vec::new(),

@@ -46,7 +46,13 @@ pub fn host() -> HostConfig {
 
 /// KVM without halt polling, on a processor whose IPIs all exit.
 pub fn kvm() -> KvmConfig {
-    KvmConfig { yield_to_ns: 400, halt_poll_ns: 0, interrupts: InterruptMode::Software, icr_write_ns: 0 }
+    KvmConfig {
+        yield_to_ns: 400,
+        halt_poll_ns: 0,
+        interrupts: InterruptMode::Software,
+        devices_post: false,
+        icr_write_ns: 0,
+    }
 }
 
 pub fn credit() -> CreditConfig {

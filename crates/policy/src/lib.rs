@@ -91,6 +91,18 @@ pub fn max_wait_shared_ns(bound_ns: u64, each_ns: u64, wanting_count: u32, pcpu_
     unsafe { c::max_wait_shared_ns(bound_ns, each_ns, wanting_count, pcpu_count) }
 }
 
+/// Returns what a vCPU is wanted for, of these interrupts that wait for it (`policy/looks.h`).
+pub fn interrupt_by_look(state: VcpuState, pending: u8) -> InterruptKind {
+    // SAFETY: plain values.
+    InterruptKind::of(unsafe { c::interrupt_by_look(state as u32, pending.into()) })
+}
+
+/// Returns the state after a look at [`LOOK_MAX`] of so many places.
+pub fn look_after(state: &LookState, count: u32, found_count: u32) -> LookState {
+    // SAFETY: the pointer comes from a reference.
+    unsafe { c::look_after(state, count, found_count) }
+}
+
 /// Returns which weight a group has until the next look, so that it pays back what it had by boosts
 /// (`policy/pay_back.h`).
 pub fn decide_on_pay_back(seen: &PayBackObservation) -> PayBackDecision {

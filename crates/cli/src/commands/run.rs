@@ -235,6 +235,9 @@ pub struct Run {
     /// As if there were places for so many VMs only
     #[arg(long, hide = true, value_name = "N")]
     vm_places: Option<u32>,
+    /// As if no interrupt exited: those to waiting vCPUs are looked for
+    #[arg(long, hide = true)]
+    interrupts_by_looks: bool,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
@@ -358,6 +361,7 @@ fn note_given(args: &Run, settings: &mut Settings) {
         ("trace", args.trace.settings().is_some()),
         ("program-costs", args.program_costs),
         ("vm-places", args.vm_places.is_some()),
+        ("interrupts-by-looks", args.interrupts_by_looks),
     ];
     settings.flags_given.extend(given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key.to_owned()));
 }
@@ -438,6 +442,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     settings.json = args.json;
     settings.program_costs = args.program_costs;
     settings.by_tracepoints = args.tracepoints;
+    settings.interrupts_by_looks = args.interrupts_by_looks;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;
     take_vms(args, &mut settings)?;

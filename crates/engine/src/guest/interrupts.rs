@@ -64,7 +64,9 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
-        self.raise(vcpu, bit, Some(WokenBy::Interrupt(kind)));
+        let is_posted =
+            bit == pending::VIRQ && self.config.host.kvm.as_ref().is_some_and(|kvm| kvm.devices_post);
+        self.raise(vcpu, bit, Some(WokenBy::Interrupt(kind)).filter(|_| !is_posted));
     }
 
     /// `seen`: what the host sees of it; it can read the bit all the same when it looks.

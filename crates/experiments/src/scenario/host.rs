@@ -47,7 +47,8 @@ pub const COST_KEYS: [&str; 11] = [
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const KVM_KEYS: [&str; 5] = ["module", "interrupts", "yield_to", "halt_poll_ns", "icr_write"];
+pub const KVM_KEYS: [&str; 6] =
+    ["module", "interrupts", "device_interrupts", "yield_to", "halt_poll_ns", "icr_write"];
 pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
@@ -170,6 +171,8 @@ fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, Scenari
         None => &[("software", InterruptMode::Software)],
     };
     let interrupts = table.choice("interrupts", modes)?.unwrap_or(InterruptMode::Software);
+    let devices: &[_] =
+        if is_amd.is_some() { &[("exit", false), ("posted", true)] } else { &[("exit", false)] };
     let icr_write_ns = read_optional_cost(&table, "icr_write", frequency_hz)?;
     let may_not_exit = !interrupts.exits(true);
     if may_not_exit && icr_write_ns.is_none() {
@@ -177,6 +180,7 @@ fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, Scenari
     }
     Ok(KvmConfig {
         interrupts,
+        devices_post: table.choice("device_interrupts", devices)?.unwrap_or(false),
         icr_write_ns: icr_write_ns.unwrap_or(0),
         yield_to_ns: read_cost(&table, "yield_to", frequency_hz)?,
         halt_poll_ns: halt_poll_ns.unwrap_or(KvmConfig::HALT_POLL_NS),

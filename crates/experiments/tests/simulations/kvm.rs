@@ -81,6 +81,11 @@ fn the_xen_prototype_is_refused_on_a_host_of_kvm() {
 
 /// So many VMs of four vCPUs on four pCPUs and a micro-sliced one; their threads shoot TLBs down.
 fn shootdowns(kvm: &str, vms: usize) -> RunReport {
+    shootdowns_with(kvm, vms, true)
+}
+
+/// `ple`: pause loops exit.
+fn shootdowns_with(kvm: &str, vms: usize, ple: bool) -> RunReport {
     let text = format!(
         r#"
         warmup = "100 ms"
@@ -91,6 +96,7 @@ fn shootdowns(kvm: &str, vms: usize) -> RunReport {
         pcpus = 5
         llc_pcpus = 5
         smt_threads = 1
+        ple = {{ enabled = {ple}, window = "4096 cycles" }}
         kvm = {{ yield_to = "400 ns", halt_poll_ns = "0 us", {kvm} }}
 
         [[vm]]
@@ -115,18 +121,14 @@ const AVIC: &str = r#"module = "kvm_amd", interrupts = "avic", icr_write = "300 
 const APICV: &str = r#"module = "kvm_intel", interrupts = "apicv""#;
 
 #[test]
-fn with_ipi_virtualization_a_scheduler_hears_of_no_ipi() {
-    let by_ipi = |kvm| {
+fn with_ipi_virtualization_a_scheduler_hears_by_looks_and_spinners() {
+    for kvm in [APICV, AVIC, IPIV] {
         let requests = shootdowns(kvm, 3).pool.requests().collect::<Vec<_>>();
         let of = |cause| requests.iter().filter(|(of, _)| *of == cause).map(|(_, count)| count).sum::<u64>();
-        (of(Cause::CallFunctionIpi), of(Cause::TlbYield))
-    };
-    for kvm in [APICV, AVIC] {
-        assert!(by_ipi(kvm).0 > 100, "{kvm}: {:?}", by_ipi(kvm));
+        let (by_ipis, by_exits) = (of(Cause::CallFunctionIpi), of(Cause::TlbYield));
+        assert!(by_ipis > 100, "{kvm}: {by_ipis}");
+        assert!(by_exits > 100 || kvm != IPIV, "{by_exits}: the pause-loop exits of the sender are seen");
     }
-    let (by_ipis, by_exits) = by_ipi(IPIV);
-    assert_eq!(by_ipis, 0);
-    assert!(by_exits > 100, "{by_exits}: the pause-loop exits of the sender are seen");
 }
 
 #[test]
@@ -135,4 +137,12 @@ fn an_ipi_to_a_running_vcpu_is_cheap_with_avic() {
     let [apicv, avic, ipiv] = [APICV, AVIC, IPIV].map(done);
     assert!(avic * 100 > apicv * 102, "{avic}, {apicv}");
     assert!(avic.abs_diff(ipiv) * 50 < avic, "{avic}, {ipiv}: all of them run");
+}
+
+/// Not even pause loops exit: what is posted shows who is needed. Without looks 58 are done.
+#[test]
+fn with_nothing_exiting_looks_bring_most_of_what_exits_do() {
+    let done = |kvm: &str, ple| shootdowns_with(kvm, 3, ple).vms[0].workloads[0].units_done;
+    let [exits, looks] = [done(APICV, true), done(IPIV, false)];
+    assert!(looks * 2 > exits, "{looks} in place of {exits}");
 }

@@ -31,6 +31,16 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
     let ipis = |given, by: &str| hint("ipi_exits", "exits of IPIs", given, by.to_owned());
     let pending = |given, by: &str| hint("pending_interrupts", "pending interrupts", given, by.to_owned());
     let unknown = "no parameter of KVM's says so";
+    // Linux 6.16 on (`kvm_x86_vendor_init`): what the processor's APIC and the IOMMU can do together.
+    let devices = |module: &str, has_virtual_apic: bool| {
+        let (given, by) = match (has_virtual_apic, is_on(module, "enable_device_posted_irqs")) {
+            (false, _) => (Some(true), "none can be posted"),
+            (true, Some(true)) => (Some(false), "those of assigned devices are posted"),
+            (true, Some(false)) => (Some(true), "none is posted"),
+            (true, None) => (None, "those of assigned devices may be posted"),
+        };
+        hint("device_interrupts", "interrupts of devices", given, by.to_owned())
+    };
     match vendor {
         KvmVendor::Amd => {
             let has_filter = cpuinfo.lines().any(|line| {
@@ -50,6 +60,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     _ => ipis(Some(true), "each IPI is one"),
                 },
                 pending(Some(true), "the local APIC's page shows them"),
+                devices("kvm_amd", avic == Some(true)),
             ]
         }
         KvmVendor::Intel => {
@@ -64,25 +75,31 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(Some(false), "IPI virtualization: none exits"),
+                    (_, true) => ipis(Some(false), "IPI virtualization: none exits, they are looked for"),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },
                 match posts {
-                    Some(true) => pending(
-                        Some(false),
-                        "APICv: they wait in the posted-interrupt descriptor, which isn't read",
-                    ),
+                    Some(true) => pending(Some(true), "APICv: the posted-interrupt descriptor shows them"),
                     _ => pending(Some(true), "the local APIC's page shows them"),
                 },
+                devices("kvm_intel", posts == Some(true)),
             ]
         }
         KvmVendor::Other => vec![
             pause(None, unknown.to_owned()),
             ipis(None, unknown),
             pending(None, "what stands in the in-kernel APIC, if there is one"),
+            hint("device_interrupts", "interrupts of devices", None, unknown.to_owned()),
         ],
     }
+}
+
+/// Whether interrupts may come to waiting vCPUs without an event, so that they have to be looked for.
+pub fn hides_interrupts(hints: &[Hint]) -> bool {
+    hints
+        .iter()
+        .any(|hint| ["ipi_exits", "device_interrupts"].contains(&hint.key) && hint.given != Some(true))
 }
 
 /// Describes `hints` in one line for the operator.
@@ -102,7 +119,7 @@ pub fn line(hints: &[Hint]) -> String {
 mod tests {
     use super::*;
 
-    fn given(vendor: KvmVendor, flags: &str, parameters: &[(&str, &str)]) -> [Option<bool>; 3] {
+    fn found(vendor: KvmVendor, flags: &str, parameters: &[(&str, &str)]) -> Vec<Hint> {
         let sys = tempfile::tempdir().unwrap();
         for (path, value) in parameters {
             let (module, name) = path.split_once('/').unwrap();
@@ -110,8 +127,16 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join(name), format!("{value}\n")).unwrap();
         }
-        let hints = hints(vendor, sys.path(), &format!("flags\t\t: fpu {flags} sse\n"));
-        hints.into_iter().map(|hint| hint.given).collect::<Vec<_>>().try_into().unwrap()
+        hints(vendor, sys.path(), &format!("flags\t\t: fpu {flags} sse\n"))
+    }
+
+    fn given(vendor: KvmVendor, flags: &str, parameters: &[(&str, &str)]) -> [Option<bool>; 4] {
+        found(vendor, flags, parameters)
+            .into_iter()
+            .map(|hint| hint.given)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap()
     }
 
     #[test]
@@ -120,15 +145,15 @@ mod tests {
             let parameters = [("kvm_amd/avic", avic), ("kvm_amd/pause_filter_count", count)];
             given(KvmVendor::Amd, "svm pausefilter", &parameters)
         };
-        assert_eq!(with("N", "3000"), [Some(true); 3]);
-        assert_eq!(with("Y", "3000"), [Some(true); 3]);
-        assert_eq!(with("Y", "0"), [Some(false), Some(true), Some(true)]);
+        assert_eq!(with("N", "3000"), [Some(true); 4]);
+        assert_eq!(with("Y", "3000"), [Some(true), Some(true), Some(true), None]);
+        assert_eq!(with("Y", "0"), [Some(false), Some(true), Some(true), None]);
         let without_filter = given(KvmVendor::Amd, "svm", &[("kvm_amd/pause_filter_count", "3000")]);
         assert_eq!(without_filter[0], Some(false));
     }
 
     #[test]
-    fn intel_hides_ipis_by_ipiv_and_pending_interrupts_by_apicv() {
+    fn intel_hides_ipis_by_ipiv_and_shows_pending_interrupts() {
         let with = |apicv, ipiv| {
             let parameters = [
                 ("kvm_intel/enable_apicv", apicv),
@@ -138,10 +163,26 @@ mod tests {
             ];
             given(KvmVendor::Intel, "vmx", &parameters)
         };
-        assert_eq!(with("N", "Y"), [Some(true); 3], "IPI virtualization needs APICv");
-        assert_eq!(with("Y", "N"), [Some(true), Some(true), Some(false)]);
-        assert_eq!(with("Y", "Y"), [Some(true), Some(false), Some(false)]);
+        assert_eq!(with("N", "Y"), [Some(true); 4], "IPI virtualization needs APICv");
+        assert_eq!(with("Y", "N"), [Some(true), Some(true), Some(true), None]);
+        assert_eq!(with("Y", "Y"), [Some(true), Some(false), Some(true), None]);
         assert_eq!(given(KvmVendor::Intel, "vmx", &[("kvm_intel/ple_gap", "0")])[0], Some(false));
+    }
+
+    #[test]
+    fn interrupts_are_looked_for_unless_all_of_them_are_told() {
+        let looks = |apicv, ipiv, posted: Option<&str>| {
+            let posted = posted.map(|value| ("kvm_intel/enable_device_posted_irqs", value));
+            let parameters: Vec<_> = [("kvm_intel/enable_apicv", apicv), ("kvm_intel/enable_ipiv", ipiv)]
+                .into_iter()
+                .chain(posted)
+                .collect();
+            hides_interrupts(&found(KvmVendor::Intel, "vmx", &parameters))
+        };
+        assert!(!looks("N", "N", None), "without APICv nothing can be posted");
+        assert!(!looks("Y", "N", Some("N")), "the IOMMU posts none");
+        assert!(looks("Y", "N", Some("Y")) && looks("Y", "Y", Some("N")));
+        assert!(looks("Y", "N", None), "kernels before 6.16 don't say");
     }
 
     #[test]

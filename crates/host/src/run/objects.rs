@@ -92,8 +92,9 @@ macro_rules! scheduler_object {
                     Box::leak(Box::new(MaybeUninit::uninit()));
                 let failed = |error: libbpf_rs::Error| load_failure(&error, settings.verbose);
                 let mut open = $Builder::default().open(storage).map_err(failed)?;
-                open.progs.on_svm_interrupt.set_autoload(host.vendor == KvmVendor::Amd);
-                open.progs.on_vmx_interrupt.set_autoload(host.vendor == KvmVendor::Intel);
+                let hears_of = |vendor| host.vendor == vendor && !settings.interrupts_by_looks;
+                open.progs.on_svm_interrupt.set_autoload(hears_of(KvmVendor::Amd));
+                open.progs.on_vmx_interrupt.set_autoload(hears_of(KvmVendor::Intel));
                 open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
                 if settings.record.is_none() {
                     open.maps.records.set_max_entries(4096).map_err(failed)?;

@@ -17,7 +17,8 @@ use crate::interface::{
 use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::core_scheduling;
-use crate::machine::preflight::Host;
+use crate::machine::kvm_modes;
+use crate::machine::preflight::{self, Host};
 use crate::machine::real_time::while_real_time;
 use crate::output::tracer::TraceQueue;
 use crate::run::objects::{self, LoadedObject};
@@ -324,6 +325,9 @@ fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Resu
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.rules.lends()),
         tries_help: u32::from(settings.tries_help()),
+        looks_for_interrupts: u32::from(
+            settings.interrupts_by_looks || kvm_modes::hides_interrupts(&preflight::hints(host.vendor)),
+        ),
         vm_places: settings.vm_places,
         critical_by: settings.critical_by.into(),
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],

@@ -10,7 +10,7 @@ const COORDINATED: &str = "coordinated";
 /// Who has these settings, by the flags' names. All others hold for each scheduler.
 const KNOBS: [(&[&str], &[&str]); 5] = [
     (&[BESIDE], &["boost-percent", "max-wait", "pay-back", "tracepoints"]),
-    (&[MICROSLICE], &["micro-cpus", "micro-cpus-limit", "normal-cpus", "patience"]),
+    (&[MICROSLICE], &["micro-cpus", "micro-cpus-limit", "normal-cpus", "patience", "interrupts-by-looks"]),
     (&[BESIDE, MICROSLICE], &["micro-slice-us", "rules", "dry-run"]),
     (
         &[MICROSLICE, COORDINATED],

@@ -159,6 +159,8 @@ pub struct Settings {
     pub metrics_listen: Option<Listen>,
     pub json: bool,
     pub verbose: bool,
+    /// Hear of no interrupt by an exit, as where none exits.
+    pub interrupts_by_looks: bool,
     /// Trace no function of the kernel, as where that can't be had.
     pub by_tracepoints: bool,
     /// VM name -> kernel image.
@@ -211,6 +213,7 @@ impl Default for Settings {
             metrics_listen: None,
             json: false,
             verbose: false,
+            interrupts_by_looks: false,
             by_tracepoints: false,
             guests: BTreeMap::new(),
             guests_must_run: Vec::new(),

@@ -30,6 +30,9 @@ pub struct KvmConfig {
     /// For how long a halted vCPU keeps its pCPU, at most (`halt_poll_ns`); 0: not at all.
     pub halt_poll_ns: u64,
     pub interrupts: InterruptMode,
+    /// Devices post their interrupts, and the host hears of none to a vCPU that waits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub devices_post: bool,
     /// What an IPI costs its sender that doesn't exit for it, per target: a write to the ICR in the guest.
     pub icr_write_ns: u64,
 }
@@ -60,6 +63,11 @@ impl InterruptMode {
 }
 
 impl KvmConfig {
+    /// Whether interrupts may wait for a vCPU without an exit that tells of them.
+    pub fn hides_interrupts(&self) -> bool {
+        self.devices_post || self.interrupts == InterruptMode::Ipiv
+    }
+
     /// `KVM_HALT_POLL_NS_DEFAULT` (`arch/x86/include/asm/kvm_host.h`).
     pub const HALT_POLL_NS: u64 = 200_000;
 }

@@ -10,6 +10,7 @@ mod fair_share;
 mod heirs;
 mod held;
 mod interrupts;
+mod looks;
 mod max_wait;
 mod pay_back;
 mod pool_size;

@@ -18,6 +18,7 @@ pub mod holders;
 mod home_slices;
 mod kvm_host;
 mod lending;
+mod looks;
 pub mod max_wait;
 mod micro_pool;
 mod passes;
@@ -36,6 +37,7 @@ use self::delay_preemption::Grace;
 use self::holders::Holders;
 use self::home_slices::HomeSlices;
 pub use self::kvm_host::KvmHost;
+use self::looks::Looks;
 use self::max_wait::MaxWait;
 pub use self::micro_pool::interrupt_of;
 use self::micro_pool::{MicroPool, Request};
@@ -67,6 +69,7 @@ pub struct MicroSliced<Normal> {
     answers: Answers,
     asked_again: AskedAgain,
     holders: Holders,
+    looks: Looks,
     max_wait: MaxWait,
     patience: Patience,
     grace: Grace,
@@ -97,6 +100,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             answers: Answers::new(!is_prototype),
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),
+            looks: Looks::new(machine),
             max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
@@ -211,7 +215,9 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
             self.step_pool_size(machine);
         }
         self.look_at_waits(machine);
-        next_accounting_ns.min(self.pool_size.due_ns()).min(self.max_wait.due_ns())
+        self.look_for_interrupts(machine);
+        let due_ns = [self.pool_size.due_ns(), self.max_wait.due_ns(), self.looks.due_ns()];
+        due_ns.into_iter().fold(next_accounting_ns, u64::min)
     }
 
     fn take_choice_costs(&mut self, pcpu: PcpuId) -> ChoiceCosts {

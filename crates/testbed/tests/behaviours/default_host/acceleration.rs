@@ -106,6 +106,19 @@ fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_rec
     }
 }
 
+#[test]
+fn without_exits_interrupts_are_found_by_looks() {
+    with_guests(&mixed_guests(Pv::Off), |host, _| {
+        let _echo = host.start_echo().expect("the other end of the ping-pong");
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --interrupts-by-looks"));
+        let by_each = accelerations_by(&["resched_ipi", "call_function_ipi", "virq"]);
+        statistics(&scheduler, by_each, "acceleration by each interrupt");
+        let report = stop_scheduler(host, &scheduler);
+        assert_sums_hold(&report);
+        assert!(count(&report["host"]["interrupts_found"]) > 0, "{report}");
+    });
+}
+
 /// Interrupted inside a BPF program, which may not move: 622 of them in 45 s passed the queues by where the
 /// kernel wasn't asked for them.
 #[test]
