@@ -14,9 +14,9 @@
  *            auto  = MAX_WAIT_AUTO_NS, or MAX_WAIT_EACH_NS for each vCPU that wants to run and that a pCPU
  *            has, whichever is longer
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
- *            most, and two switches with their cold caches. No budget refuses these, so a bound that nobody
- *            chose grows with the number of those that want to run. Nobody is asked for twice before it has run. Bounds below `least`
- *            can't all be kept.
+ *            most. Each costs two switches with cold caches, too. No budget refuses these, so a bound that
+ *            nobody chose grows with the number of those that want to run. Nobody is asked for twice before
+ *            it has run. Bounds below `least` can't all be kept.
  */
 #ifndef POLICY_MAX_WAIT_H
 #define POLICY_MAX_WAIT_H

@@ -84,8 +84,8 @@ pub fn max_wait_least_ns(micro_slice_ns: u64, vcpu_count: u32, pcpu_count: u32) 
     unsafe { c::max_wait_least_ns(micro_slice_ns, vcpu_count, pcpu_count) }
 }
 
-/// Returns the bound of so many vCPUs that run or want to: `each_ns` for each that a pCPU has of them, if that
-/// is longer than `bound_ns`.
+/// Returns the bound of so many vCPUs that run or want to: `each_ns` for each that a pCPU has of them, if
+/// that is longer than `bound_ns`.
 pub fn max_wait_shared_ns(bound_ns: u64, each_ns: u64, wanting_count: u32, pcpu_count: u32) -> u64 {
     // SAFETY: plain values.
     unsafe { c::max_wait_shared_ns(bound_ns, each_ns, wanting_count, pcpu_count) }

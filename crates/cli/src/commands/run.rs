@@ -33,7 +33,8 @@ enum Scheduler {
     Beside,
     /// In its place: preempted critical code runs at once on micro-sliced pCPUs (EuroSys'18)
     Microslice,
-    /// In its place: vCPUs that an IPI makes urgent run first, or aren't preempted, for a short slice (ASPLOS'13)
+    /// In its place: vCPUs that an IPI makes urgent run first, or aren't preempted, for a short slice
+    /// (ASPLOS'13)
     Coordinated,
 }
 
@@ -126,7 +127,8 @@ pub struct Run {
     /// microslice: the most pCPUs that may be micro-sliced [default: a quarter]
     #[arg(long, value_name = "N")]
     micro_cpus_limit: Option<u32>,
-    /// microslice: CPUs that are never micro-sliced, such as 0-3,8; nor are those that running VMs are pinned to
+    /// microslice: CPUs that are never micro-sliced, such as 0-3,8; nor are those that running VMs are pinned
+    /// to
     #[arg(long, value_name = "LIST")]
     normal_cpus: Option<CpuList>,
     /// Length of a micro slice [default: 100]
@@ -135,8 +137,8 @@ pub struct Run {
     /// microslice, coordinated: length of a turn [default: 10000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
-    /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a last-level cache) or `host` (all)
-    /// [default: host]
+    /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a
+    /// last-level cache) or `host` (all) [default: host]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
     /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists
@@ -147,13 +149,12 @@ pub struct Run {
     /// (where that is known), or either [default: symbols]
     #[arg(long, value_name = "symbols|counter|both", value_parser = critical_by_named)]
     critical_by: Option<CriticalBy>,
-    /// microslice: let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices, helped
-    /// or not
-    /// [default: 10]
+    /// microslice: let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices,
+    /// helped or not [default: 10]
     #[arg(long, value_name = "N")]
     patience: Option<u32>,
-    /// microslice, coordinated: preempt a vCPU where nobody waits for what it holds, in a window so long around
-    /// the end of its turn; 0: where the turn is over [default: 0]
+    /// microslice, coordinated: preempt a vCPU where nobody waits for what it holds, in a window so long
+    /// around the end of its turn; 0: where the turn is over [default: 0]
     #[arg(long, value_name = "US")]
     delay_preemption: Option<u64>,
     /// With --delay-preemption: which guest isn't preempted in the window: one in its kernel, in critical

@@ -170,7 +170,8 @@ pub struct Known {
     pub printed: Value,
 }
 
-/// Returns what each mode knows: `run`, `observe`, `run` with its other scheduler, and `run --scheduler beside`.
+/// Returns what each mode knows: `run`, `observe`, `run` with its other scheduler, and `run --scheduler
+/// beside`.
 pub fn readings(seconds: u64) -> [Known; 4] {
     let run = |scheduler| {
         let report = Report { scheduler, ..run_report(seconds) };

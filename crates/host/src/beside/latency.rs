@@ -3,8 +3,8 @@
 //! Problem.   How soon a boosted thread runs is the kernel's and the machine's: no two hosts are alike.
 //! Mechanism. One thread on each pCPU is always busy. Another one, the *target*, hardly ever has a turn
 //!            beside them: its nice value is 19. A busy thread asks for it, as a sibling of a vCPU would. The
-//!            helper of `run --scheduler beside` (`helper.rs`) boosts it and takes that back: the same thread, the same
-//!            ledger, the same calls. The target sees when it runs; the busy thread of that pCPU sees when it
+//!            helper of `run` (`helper.rs`) boosts it and takes that back: the same thread, the same ledger,
+//!            the same calls. The target sees when it runs; the busy thread of that pCPU sees when it
 //!            goes on.
 //! Limits.    Requests come through an eventfd, not from a BPF program through its ring, and where the vCPU
 //!            is isn't looked up in a BPF map. A pCPU that a hypervisor takes away meanwhile looks like a

@@ -1,4 +1,5 @@
-//! The BPF side of `run --scheduler beside` in the kernel: programs, maps, links. Dropping it leaves nothing attached.
+//! The BPF side of `run --scheduler beside` in the kernel: programs, maps, links. Dropping it leaves nothing
+//! attached.
 
 use crate::HostError;
 use crate::beside::helper::{Places, Requests, Told, wait_for};

@@ -33,12 +33,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
     let unknown = "no parameter of KVM's says so";
     // Linux 6.16 on (`kvm_x86_vendor_init`): what the processor's APIC and the IOMMU can do together.
     let devices = |module: &str, has_virtual_apic: bool| {
-        let (given, by) = match (has_virtual_apic, is_on(module, "enable_device_posted_irqs")) {
-            (false, _) => (Some(true), "none can be posted"),
-            (true, Some(true)) => (Some(false), "those of assigned devices are posted"),
-            (true, Some(false)) => (Some(true), "none is posted"),
-            (true, None) => (None, "those of assigned devices may be posted"),
-        };
+        let (given, by) = by_posting(has_virtual_apic, is_on(module, "enable_device_posted_irqs"));
         hint("device_interrupts", "interrupts of devices", given, by.to_owned())
     };
     match vendor {
@@ -75,7 +70,10 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(Some(false), "IPI virtualization: none exits, they are looked for"),
+                    (_, true) => ipis(
+                        Some(false),
+                        "IPI virtualization: none exits; --scheduler microslice looks for them",
+                    ),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },
@@ -92,6 +90,16 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
             pending(None, "what stands in the in-kernel APIC, if there is one"),
             hint("device_interrupts", "interrupts of devices", None, unknown.to_owned()),
         ],
+    }
+}
+
+/// Whether interrupts of devices come with an event, and why.
+fn by_posting(has_virtual_apic: bool, posts: Option<bool>) -> (Option<bool>, &'static str) {
+    match (has_virtual_apic, posts) {
+        (false, _) => (Some(true), "none can be posted"),
+        (true, Some(true)) => (Some(false), "those of assigned devices are posted"),
+        (true, Some(false)) => (Some(true), "none is posted"),
+        (true, None) => (None, "those of assigned devices may be posted"),
     }
 }
 

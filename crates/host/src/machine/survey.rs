@@ -1,4 +1,4 @@
-//! Survey: all that a host has for `run`, with a scheduler in the kernel's own's place and without, and `observe`, and what each of them would refuse.
+//! Survey: all that a host has for `run`, with each scheduler, and for `observe`, and what each would refuse.
 //!
 //! The modes themselves end at the first refusal ([`super::preflight`]). Here the same checks are rows, in
 //! the same order, and a row that can't be read says so.

@@ -1,5 +1,5 @@
-//! What `observe` and `run --scheduler beside` promise, on this machine's own KVM at full speed, with the lab's guest
-//! (`testbed/lab/`). Skipped, and said so, where KVM can't be opened or BPF can't be loaded.
+//! What `observe` and `run --scheduler beside` promise, on this machine's own KVM at full speed, with the
+//! lab's guest (`testbed/lab/`). Skipped, and said so, where KVM can't be opened or BPF can't be loaded.
 
 mod boosts;
 mod crowds;

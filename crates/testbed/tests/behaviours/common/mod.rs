@@ -36,8 +36,9 @@ pub fn stand_still(host: &Host) -> Standstill<'_> {
     Standstill::of_guests(host).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Our scheduler `microslice` in the kernel's own's place, or the one that the flags name, in charge. Guests stand still until it is: the kernel verifies it for seconds of emulation,
-/// and beside them for twice as many. (That it loads beside guests that run: `hotplug`.)
+/// Our scheduler `microslice`, or the one that the flags name, in charge. Guests stand still until it is: the
+/// kernel verifies it for seconds of emulation, and beside them for twice as many. (That it loads beside
+/// guests that run: `hotplug`.)
 pub fn start_scheduler(host: &Host, flags: &str) -> Process {
     let _still = stand_still(host);
     let began = Instant::now();

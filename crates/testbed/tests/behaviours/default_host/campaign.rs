@@ -43,8 +43,8 @@ fn what_is_promised_holds_through_faults_drawn_by_a_seed() {
     });
 }
 
-/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/replace-the-scheduler.md): the watchdog
-/// ends the scheduler.
+/// Before Linux 7.0 nothing leaves others a part of such a pCPU (docs/how-to/replace-the-scheduler.md): the
+/// watchdog ends the scheduler.
 #[test]
 #[ignore = "minutes, to see that the campaign finds what it looks for: make test-long"]
 fn a_real_time_task_that_keeps_a_pcpu_for_longer_than_a_task_may_wait_is_a_finding() {
