@@ -64,7 +64,9 @@ struct run_config {
 	u32 reserved;
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
-	u64 max_wait_ns;	   /* beside it: how long vCPUs may wait at the start; 0: for ever */
+	/* How long vCPUs may wait, at the start (policy/max_wait.h); 0: for ever. */
+	u64 max_wait_ns;
+	u64 max_wait_each_ns; /* microslice: for each vCPU that wants to run and that a pCPU has, if longer */
 	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
 	enum critical_by critical_by;
 };
@@ -169,6 +171,7 @@ struct vm_stats {
 	u64 called_back;  /* turns there that ended because of a request */
 	u64 home_slices;  /* micro slices on pCPUs of the normal pool */
 	u64 waited_ns;	  /* runnable, without a pCPU */
+	u64 late_waits;	  /* that were longer than the bound (policy/max_wait.h) */
 	u64 rested_ns;	  /* runnable, but limited by cpu.max */
 	u64 preemptions[GUEST_CLASS_COUNT];
 	/* The same by what the vCPU held: of unknown holders only where its guest's words are read. */

@@ -12,8 +12,8 @@
  * Races.     As at a micro pCPU. If the turn has ended meanwhile, its successor is preempted for the request,
  *            by a second kick if need be (kick_for_late_request). If the vCPU can't be had any more, the turn
  *            goes on.
- * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less; of a
- *            pCPU's time at most half.
+ * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less. A bound
+ *            on waits asks either. Of a pCPU's time at most half.
  */
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H
@@ -62,6 +62,12 @@ __noinline u32 look_at_home(u32 slot, s32 cpu)
 	return seen | AT_HOME_GIVES_WAY;
 }
 
+/* Its VM's bound on waits asks (policy/max_wait.h): any turn gives way, on any pCPU. */
+static __always_inline bool is_for_bound(const struct vcpu *vcpu)
+{
+	return request_of(vcpu)->cause == CAUSE_MAX_WAIT;
+}
+
 /* True if that pCPU comes for it now. */
 __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 {
@@ -77,6 +83,7 @@ __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 
 	if (!vcpu || !pcpu)
 		return 0;
+	limits.home_slices |= is_for_bound(vcpu);
 	seen.queued_count = request_on(pcpu)->vcpu != 0;
 	decision = decide_on_home(&limits, &seen);
 	RECORD(RECORD_HOME, slot, home, {.config = limits, .seen = seen, .decision = decision});
@@ -91,21 +98,25 @@ __noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
 	return 1;
 }
 
+/* pCPUs that may come for one whose VM's bound asks. */
+#define BOUND_LOOK_MAX 64
+
 /* The pCPU where it ran last in the normal pool, or one of the next few. */
 static __always_inline bool place_at_home(struct vcpu *vcpu, u32 slot, struct task_struct *p)
 {
-	u32 step;
+	u32 step, ignored = is_for_bound(vcpu) ? AT_HOME_SIBLING | AT_HOME_VM_AHEAD : 0;
 
-	if (!config.accelerate.home_slices)
+	if (!config.accelerate.home_slices && !ignored)
 		return false;
-	bpf_for (step, 0, PREEMPT_LOOK_MAX) {
+	bpf_for (step, 0, ignored ? BOUND_LOOK_MAX : PREEMPT_LOOK_MAX) {
 		s32 cpu = vcpu->normal_pcpu + step;
 
 		if (step >= config.pcpu_count)
 			break;
 		if ((u32)cpu >= config.pcpu_count)
 			cpu -= config.pcpu_count;
-		if (!pcpu_is_micro(cpu) && try_home(slot, cpu, may_run_on(p, cpu), look_at_home(slot, cpu)))
+		if (!pcpu_is_micro(cpu) &&
+		    try_home(slot, cpu, may_run_on(p, cpu), look_at_home(slot, cpu) & ~ignored))
 			return true;
 	}
 	return false;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Looks: interrupts that wait for a waiting vCPU, and that no exit told of (policy/looks.h).
+ * Looks at waiting vCPUs: for interrupts that no exit told of (policy/looks.h), and for waits that are due
+ * (policy/max_wait.h).
  *
- * Mechanism. A timer looks at some slots at a time. What it finds goes the way of an interrupt that has just
- *            come (hints.bpf.h). Nothing is found twice in one wait.
+ * Mechanism. A timer looks at some slots at a time, and asks either question, or both. An interrupt that it
+ *            finds goes the way of one that has just come (hints.bpf.h). Nothing is found twice in one wait.
+ *            Whoever has waited for most of the bound is asked for, whatever its VM has had.
  * Races.     The vCPU may begin to run meanwhile, or take the interrupt: the pull checks again.
  */
 #ifndef BPF_LOOKS_H
@@ -11,6 +13,7 @@
 
 #include "bpf/mechanisms/hints.bpf.h"
 #include "policy/looks.h"
+#include "policy/max_wait.h"
 
 struct looks_vcpu {
 	u32 found; /* kinds of interrupts that looks have found since it ran last: a LOOK_BIT each */
@@ -19,19 +22,25 @@ struct looks_vcpu {
 
 static __always_inline struct looks_vcpu *looks_of(const struct vcpu *vcpu);
 
-struct interrupts_timer {
+struct waiting_timer {
 	struct bpf_timer timer;
 	struct look_state state;
+	u64 longest_ns; /* of the waits that this round has seen */
+	u32 wanting_count; /* vCPUs that run or want to, of those that it has seen */
+	u32 reserved;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct interrupts_timer);
-} interrupts_timers SEC(".maps");
+	__type(value, struct waiting_timer);
+} waiting_timers SEC(".maps");
 
 static u32 looks_began;
+
+/* How long vCPUs may wait now; 0: as long as config.max_wait_ns. */
+static u64 bound_ns;
 
 /* The first of these 32 vectors that is set; 0: none. */
 static __always_inline u32 first_vector(u32 word, u32 bits)
@@ -103,19 +112,91 @@ __noinline int look_for_interrupt(u32 slot)
 	return 1;
 }
 
-static int look_for_interrupts(void *map, u32 *key, struct interrupts_timer *timer)
+/* With --dry-run late waits are counted only. */
+static __always_inline bool bounds_waits(void)
+{
+	return config.max_wait_ns && !config.dry_run;
+}
+
+static __always_inline u64 max_wait_now_ns(void)
+{
+	return bound_ns ? bound_ns : config.max_wait_ns;
+}
+
+/* Its wait ends. */
+static __always_inline void count_late_wait(const struct vcpu *vcpu)
+{
+	struct vm_stats *stats = config.max_wait_ns ? vm_stats_at(vcpu->vm) : NULL;
+
+	if (stats && vcpu->runnable_at_ns && bpf_ktime_get_ns() - vcpu->runnable_at_ns > max_wait_now_ns())
+		COUNT(stats->late_waits);
+}
+
+/* How long it has waited. One that is due is asked for. Not static: see maps.bpf.h. */
+__noinline u64 look_at_wait(u32 slot)
+{
+	struct wait_observation seen = {.bound_ns = max_wait_now_ns()};
+	struct vcpu *vcpu = vcpu_at(slot);
+	s64 waited_ns;
+	u32 decision;
+
+	if (!vcpu || !vcpu->kvm_vcpu || vcpu->rests)
+		return 0;
+	seen.state = vcpu->state;
+	waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
+	if (waited_ns < 0 || (seen.state != VCPU_RUNNABLE && seen.state != VCPU_PENDING))
+		return 0;
+	seen.waited_ns = waited_ns;
+	decision = decide_on_wait(&seen);
+	if (decision == WAIT_ENDS || decision == WAIT_LATE)
+		request_acceleration(slot, CAUSE_MAX_WAIT, 0);
+	return waited_ns;
+}
+
+static __always_inline u32 wants_to_run(u32 slot)
+{
+	const struct vcpu *vcpu = vcpu_at(slot);
+
+	return vcpu && vcpu->kvm_vcpu && vcpu->state != VCPU_BLOCKED;
+}
+
+/* Until the next look at some slots. A round over all of them goes on without a pause for what waits. */
+static __always_inline u64 next_look_ns(const struct look_state *state, u64 longest_ns)
+{
+	u64 interval_ns = config.looks_for_interrupts ? state->interval_ns : MAX_WAIT_MOST_NS, waits_ns;
+
+	if (!bounds_waits())
+		return interval_ns;
+	waits_ns = state->next ? LOOK_LEAST_NS : wait_next_look_ns(max_wait_now_ns(), longest_ns);
+	return waits_ns < interval_ns ? waits_ns : interval_ns;
+}
+
+static int look_at_waiting(void *map, u32 *key, struct waiting_timer *timer)
 {
 	struct look_state state = timer->state;
-	u32 visited, found_count = 0;
+	u64 longest_ns = state.next ? timer->longest_ns : 0, waited_ns;
+	u32 wanting_count = state.next ? timer->wanting_count : 0, visited, found_count = 0;
 
 	bpf_for (visited, 0, LOOK_MAX) {
 		if (state.next + visited >= vcpu_slots_high)
 			break;
-		found_count += look_for_interrupt(state.next + visited);
+		if (config.looks_for_interrupts)
+			found_count += look_for_interrupt(state.next + visited);
+		if (!bounds_waits())
+			continue;
+		wanting_count += wants_to_run(state.next + visited);
+		waited_ns = look_at_wait(state.next + visited);
+		longest_ns = waited_ns > longest_ns ? waited_ns : longest_ns;
 	}
-	timer->state = look_after(&state, vcpu_slots_high, found_count);
+	state = look_after(&state, vcpu_slots_high, found_count);
+	timer->state = state;
+	timer->longest_ns = longest_ns;
+	timer->wanting_count = wanting_count;
+	if (!state.next && config.max_wait_each_ns)
+		bound_ns = max_wait_shared_ns(config.max_wait_ns, config.max_wait_each_ns, wanting_count,
+					      config.pcpu_count);
 	/* Where the kernel refuses it there are no looks any more. */
-	START_TIMER(&timer->timer, timer->state.interval_ns, 0, host_stats.interrupts_timers_refused);
+	START_TIMER(&timer->timer, next_look_ns(&state, longest_ns), 0, host_stats.interrupts_timers_refused);
 	return 0;
 }
 
@@ -126,11 +207,11 @@ static int look_for_interrupts(void *map, u32 *key, struct interrupts_timer *tim
 static __noinline int begin_looks(void)
 {
 	u32 key = 0;
-	struct interrupts_timer *timer = bpf_map_lookup_elem(&interrupts_timers, &key);
+	struct waiting_timer *timer = bpf_map_lookup_elem(&waiting_timers, &key);
 
 	if (!timer || looks_began || __sync_val_compare_and_swap(&looks_began, 0, 1))
 		return 0;
-	bpf_timer_set_callback(&timer->timer, look_for_interrupts);
+	bpf_timer_set_callback(&timer->timer, look_at_waiting);
 	START_TIMER(&timer->timer, LOOK_LEAST_NS, 0, host_stats.interrupts_timers_refused);
 	return 0;
 }
@@ -138,11 +219,11 @@ static __noinline int begin_looks(void)
 static __noinline int init_looks(void)
 {
 	u32 key = 0;
-	struct interrupts_timer *timer = bpf_map_lookup_elem(&interrupts_timers, &key);
+	struct waiting_timer *timer = bpf_map_lookup_elem(&waiting_timers, &key);
 
 	if (!timer)
 		return -ENOMEM;
-	bpf_timer_init(&timer->timer, &interrupts_timers, CLOCK_MONOTONIC);
+	bpf_timer_init(&timer->timer, &waiting_timers, CLOCK_MONOTONIC);
 	return 0;
 }
 

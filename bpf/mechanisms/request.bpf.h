@@ -232,7 +232,8 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 		return 0;
 	COUNT(stats->requests[cause]);
 	trace_of(vcpu, TRACE_REQUESTED, cause, 0);
-	if (is_over_its_share(slot)) {
+	/* A bound on waits holds whatever a VM has had. */
+	if (cause != CAUSE_MAX_WAIT && is_over_its_share(slot)) {
 		request_of(vcpu)->failure = FAILURE_VM_AHEAD;
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
 		return 0;

@@ -268,6 +268,7 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 	heir_runs(vcpu);
 	lending_of(vcpu)->called_back = 0;
 	looks_of(vcpu)->found = 0;
+	count_late_wait(vcpu);
 	patience_begins(vcpu);
 	directed_yield_of(vcpu)->heir = 0;
 	delay_of(vcpu)->turn_over = 0;

@@ -31,11 +31,6 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
     let ipis = |given, by: &str| hint("ipi_exits", "exits of IPIs", given, by.to_owned());
     let pending = |given, by: &str| hint("pending_interrupts", "pending interrupts", given, by.to_owned());
     let unknown = "no parameter of KVM's says so";
-    // Linux 6.16 on (`kvm_x86_vendor_init`): what the processor's APIC and the IOMMU can do together.
-    let devices = |module: &str, has_virtual_apic: bool| {
-        let (given, by) = by_posting(has_virtual_apic, is_on(module, "enable_device_posted_irqs"));
-        hint("device_interrupts", "interrupts of devices", given, by.to_owned())
-    };
     match vendor {
         KvmVendor::Amd => {
             let has_filter = cpuinfo.lines().any(|line| {
@@ -55,7 +50,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     _ => ipis(Some(true), "each IPI is one"),
                 },
                 pending(Some(true), "the local APIC's page shows them"),
-                devices("kvm_amd", avic == Some(true)),
+                devices(avic == Some(true), is_on("kvm_amd", "enable_device_posted_irqs")),
             ]
         }
         KvmVendor::Intel => {
@@ -70,10 +65,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(
-                        Some(false),
-                        "IPI virtualization: none exits; --scheduler microslice looks for them",
-                    ),
+                    (_, true) => ipis(Some(false), "IPI virtualization: none exits; --scheduler microslice looks for them"),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },
@@ -81,7 +73,7 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     Some(true) => pending(Some(true), "APICv: the posted-interrupt descriptor shows them"),
                     _ => pending(Some(true), "the local APIC's page shows them"),
                 },
-                devices("kvm_intel", posts == Some(true)),
+                devices(posts == Some(true), is_on("kvm_intel", "enable_device_posted_irqs")),
             ]
         }
         KvmVendor::Other => vec![
@@ -93,14 +85,16 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
     }
 }
 
-/// Whether interrupts of devices come with an event, and why.
-fn by_posting(has_virtual_apic: bool, posts: Option<bool>) -> (Option<bool>, &'static str) {
-    match (has_virtual_apic, posts) {
+/// `posted`: what the processor's APIC and the IOMMU can do together. KVM says so from Linux 6.16 on
+/// (`kvm_x86_vendor_init`).
+fn devices(has_virtual_apic: bool, posted: Option<bool>) -> Hint {
+    let (given, by) = match (has_virtual_apic, posted) {
         (false, _) => (Some(true), "none can be posted"),
         (true, Some(true)) => (Some(false), "those of assigned devices are posted"),
         (true, Some(false)) => (Some(true), "none is posted"),
         (true, None) => (None, "those of assigned devices may be posted"),
-    }
+    };
+    Hint { key: "device_interrupts", name: "interrupts of devices", given, by: by.to_owned() }
 }
 
 /// Whether interrupts may come to waiting vCPUs without an event, so that they have to be looked for.

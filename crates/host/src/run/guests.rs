@@ -72,6 +72,11 @@ impl Daemon<'_> {
             }
         }
         if has_changed {
+            let vcpus = self.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
+            let pcpus = self.host.topology.pcpu_count;
+            let (max_wait, micro_slice_us) = (self.settings.max_wait(), self.settings.micro_slice_us);
+            let line = self.least_bound.line(max_wait, micro_slice_us, vcpus, pcpus);
+            line.into_iter().for_each(|line| (output.say)(&line));
             self.read_limits(output);
             self.weigh()?;
         }

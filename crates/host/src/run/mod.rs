@@ -47,6 +47,7 @@ use crate::run::refusals::Refusals;
 use crate::run::report::Report;
 use crate::run::restarts::Restarts;
 use crate::run::scheduler::Scheduler;
+use crate::settings::max_wait::LeastBound;
 use crate::settings::{SchedulerChoice, Settings};
 use crate::shares::limits::{self, LimitTable, Troubles};
 use crate::shares::service_weights::{ServiceTable, Used};
@@ -139,6 +140,7 @@ struct Daemon<'s> {
     /// Why not every service has its weight, as the operator was told.
     service_trouble: Option<String>,
     refusals: Refusals,
+    least_bound: LeastBound,
     recorder: Option<Recorder>,
     /// Until its trace is complete.
     tracer: Option<Tracer>,
@@ -202,6 +204,7 @@ impl<'s> Daemon<'s> {
             outermost: (Used::default(), now),
             service_trouble: None,
             refusals: Refusals::default(),
+            least_bound: LeastBound::default(),
             vms: BTreeMap::new(),
             started: now,
             pool_history: PoolHistory::new(monotonic_ns()),

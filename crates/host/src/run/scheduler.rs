@@ -328,6 +328,8 @@ fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Resu
         looks_for_interrupts: u32::from(
             settings.interrupts_by_looks || kvm_modes::hides_interrupts(&preflight::hints(host.vendor)),
         ),
+        max_wait_ns: settings.max_wait().bound_ns(),
+        max_wait_each_ns: settings.max_wait().each_ns(),
         vm_places: settings.vm_places,
         critical_by: settings.critical_by.into(),
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],

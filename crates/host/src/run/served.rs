@@ -63,7 +63,10 @@ fn figures_of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
         snapshot.counter(&figures::VMM_TIME, &[label], vm.stats.vmm_ran_ns);
         snapshot.counter(&figures::RESTED_TIME, &[label], vm.stats.rested_ns);
         match report.scheduler {
-            SchedulerChoice::Microslice => put_hints(&mut snapshot, label, &vm.stats),
+            SchedulerChoice::Microslice => {
+                put_hints(&mut snapshot, label, &vm.stats);
+                snapshot.counter(&figures::LATE_WAITS, &[label], vm.stats.late_waits);
+            }
             SchedulerChoice::Coordinated => {
                 snapshot.counter(&figures::IPIS, &[label], vm.stats.urgent_ipis());
             }

@@ -9,9 +9,9 @@ const COORDINATED: &str = "coordinated";
 
 /// Who has these settings, by the flags' names. All others hold for each scheduler.
 const KNOBS: [(&[&str], &[&str]); 5] = [
-    (&[BESIDE], &["boost-percent", "max-wait", "pay-back", "tracepoints"]),
+    (&[BESIDE], &["boost-percent", "pay-back", "tracepoints"]),
     (&[MICROSLICE], &["micro-cpus", "micro-cpus-limit", "normal-cpus", "patience", "interrupts-by-looks"]),
-    (&[BESIDE, MICROSLICE], &["micro-slice-us", "rules", "dry-run"]),
+    (&[BESIDE, MICROSLICE], &["micro-slice-us", "max-wait", "rules", "dry-run"]),
     (
         &[MICROSLICE, COORDINATED],
         &[
@@ -106,7 +106,7 @@ mod tests {
             ("coordinated", "patience", "microslice"),
             ("beside", "patience", "microslice"),
             ("beside", "slice-us", "microslice or coordinated"),
-            ("microslice", "max-wait", "beside"),
+            ("coordinated", "max-wait", "beside or microslice"),
             ("coordinated", "rules", "beside or microslice"),
         ] {
             let mut settings = of(scheduler);

@@ -1,6 +1,8 @@
 //! How long a runnable vCPU may wait for a pCPU (`--max-wait`, `policy/max_wait.h`).
 
-use microslice_policy::{MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS};
+use microslice_policy::{
+    MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_least_ns,
+};
 use std::time::Duration;
 
 /// A bound on waits.
@@ -57,9 +59,48 @@ impl std::str::FromStr for MaxWait {
     }
 }
 
+/// Which bound the operator was told that vCPUs can have, at least.
+#[derive(Debug, Default)]
+pub struct LeastBound {
+    said_ns: u64,
+}
+
+impl LeastBound {
+    /// Returns a line if so many vCPUs can't have this bound, and that wasn't said of as many.
+    pub fn line(&mut self, max_wait: MaxWait, micro_slice_us: u64, vcpus: u32, pcpus: u32) -> Option<String> {
+        let MaxWait::Of(bound) = max_wait else { return None };
+        let bound_ns = bound.as_nanos() as u64;
+        let least_ns = max_wait_least_ns(micro_slice_us * 1000, vcpus, pcpus);
+        if least_ns <= bound_ns.max(self.said_ns) {
+            return None;
+        }
+        self.said_ns = least_ns;
+        Some(format!(
+            "{vcpus} vCPUs on {pcpus} pCPUs can't all have --max-wait {} ms: the least that they can is {} ms",
+            bound_ns as f64 / 1e6,
+            least_ns as f64 / 1e6
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bound_that_many_vcpus_cannot_have_is_said_once() {
+        let bound: MaxWait = "2ms".parse().unwrap();
+        let mut least = LeastBound::default();
+        assert_eq!(least.line(MaxWait::Auto, 100, 4096, 1), None, "it is as long as they need");
+        assert_eq!(least.line(bound, 100, 40, 4), None);
+        let line = least.line(bound, 100, 80, 4).unwrap();
+        assert_eq!(
+            line,
+            "80 vCPUs on 4 pCPUs can't all have --max-wait 2 ms: the least that they can is 4 ms"
+        );
+        assert_eq!(least.line(bound, 100, 80, 4), None);
+        assert!(least.line(bound, 100, 100, 4).is_some(), "more of them, and it is longer");
+    }
 
     #[test]
     fn bounds_are_from_a_millisecond_to_a_second() {

@@ -64,13 +64,13 @@ impl Settings {
         PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
     }
 
-    /// How long vCPUs may wait: the paper bounds no waits.
+    /// How long vCPUs may wait: the paper bounds no waits, nor do schedulers of ours unless they are told.
     pub(crate) fn max_wait(&self) -> MaxWait {
-        let by_rules = match self.rules {
-            Rules::Project => MaxWait::Auto,
-            Rules::Paper => MaxWait::None,
+        let by_default = match (self.scheduler, self.rules) {
+            (None, Rules::Project) => MaxWait::Auto,
+            _ => MaxWait::None,
         };
-        self.max_wait.unwrap_or(by_rules)
+        self.max_wait.unwrap_or(by_default)
     }
 
     /// Is it tried whether help brings a VM anything? In a dry run there is none, nor without a micro pool.

@@ -20,6 +20,7 @@ mod default_host {
     mod holders;
     mod hotplug;
     mod lifecycle;
+    mod max_wait;
     mod shares;
     mod sleepers;
     mod symbols;

@@ -43,7 +43,7 @@ pub(crate) fn flow_lines(total: &VmStats) -> String {
         .collect();
     let slice = Histogram::from_log2(&total.micro_slice_us, total.micro_ran_ns / 1000);
     let us = |percent| slice.percentile(percent).map_or("-".into(), |us: u64| format!("{us} us"));
-    format!(
+    let mut lines = format!(
         "failed pulls    {}\nreturns         {} ({}), in flight {}\nmicro slices    {} with p50 {}, p99 {}, {} of them on normal CPUs\n\
          grace           {} at the end of a turn, {} after an interruption; asked again {} times\n\
          overtakes       {} by directed yields, {} for warm caches\n\
@@ -63,7 +63,14 @@ pub(crate) fn flow_lines(total: &VmStats) -> String {
         total.overtakes[Overtake::WarmCaches as usize],
         add_up(&total.woken),
         total.woken[WokenReason::Requests as usize],
-    )
+    );
+    if total.late_waits > 0 {
+        lines.push_str(&format!(
+            "late            {} waits were longer than max-wait allows\n",
+            total.late_waits
+        ));
+    }
+    lines
 }
 
 fn in_flight(stats: &VmStats) -> u64 {
@@ -117,6 +124,7 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
         "called_back": stats.called_back,
         "home_slices": stats.home_slices,
         "ready_time_ns": stats.waited_ns,
+        "late_waits": stats.late_waits,
         "rested_time_ns": stats.rested_ns,
     })
 }
