@@ -38,7 +38,7 @@ pub struct Told {
     pub tid: u32,
     /// When the thread was started, in nanoseconds of the boot clock.
     pub start_ns: u64,
-    /// Its VM's bound asks, not a hint: a pinned one has its turn, too.
+    /// Its VM's bound asks, not a hint: it isn't forgotten while there is no room for it.
     pub for_bound: bool,
     /// `None`: the helper boosts from where it is.
     pub places: Option<Places>,
@@ -96,8 +96,12 @@ pub trait Requests: Send + 'static {
     }
 }
 
-/// Until there is something to read, or for so long, in nanoseconds. A signal or an error ends it, too.
+/// Waits until there is something to read, or for so long, in nanoseconds. A signal or an error ends that,
+/// too.
 pub fn wait_for(descriptor: RawFd, patience: Duration) {
+    if patience.is_zero() {
+        return;
+    }
     let mut descriptor = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     let patience = libc::timespec {
         tv_sec: patience.as_secs() as libc::time_t,
@@ -117,7 +121,7 @@ pub struct Counts {
     pub late: AtomicU64,
     /// As many threads are boosted as there may be at a time.
     pub crowded: AtomicU64,
-    /// The operator made the thread real-time meanwhile, or pinned it.
+    /// The operator made the thread real-time meanwhile.
     pub not_ours: AtomicU64,
     /// The number of boosts that were by a deadline, because the kernel refused real-time priority.
     pub by_deadline: AtomicU64,
@@ -249,6 +253,7 @@ struct Work<R> {
 impl<R: Requests> Work<R> {
     fn serve(&mut self, stop: &AtomicBool) {
         let mut look_at = Some(Instant::now());
+        let mut counted_at = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             if look_at.is_some_and(|at| at <= now) {
@@ -266,11 +271,16 @@ impl<R: Requests> Work<R> {
             {
                 self.boost(told);
             }
-            self.counts.helper_ns.store(thread_ns(), Ordering::Relaxed);
+            // A system call: not at each boost.
+            if counted_at.elapsed() >= LOOK {
+                counted_at = Instant::now();
+                self.counts.helper_ns.store(thread_ns(), Ordering::Relaxed);
+            }
         }
         while !self.boosts.is_empty() {
             self.take_back(0);
         }
+        self.counts.helper_ns.store(thread_ns(), Ordering::Relaxed);
     }
 
     fn hear(&mut self, told: Told) {
@@ -300,8 +310,7 @@ impl<R: Requests> Work<R> {
             return count(&self.counts.crowded);
         }
         let former = match threads::look_at(told.tid) {
-            // The operator may have pinned it since it last ran, which the BPF side didn't see.
-            Ok(Now::Ordinary(former)) if told.for_bound || !threads::is_pinned(told.tid) => former,
+            Ok(Now::Ordinary(former)) => former,
             Ok(_) => return count(&self.counts.not_ours),
             Err(_) => return count(&self.counts.late),
         };
@@ -385,6 +394,74 @@ fn thread_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    /// One request, for a thread that waits until it is boosted. Counts the helper's waits.
+    struct OneRequest {
+        tid: u32,
+        is_told: Cell<bool>,
+        waits: Arc<AtomicU64>,
+        stop: Arc<AtomicBool>,
+    }
+
+    impl Requests for OneRequest {
+        fn wait(&self, patience: Duration) {
+            self.waits.fetch_add(u64::from(!patience.is_zero()), Ordering::Relaxed);
+            std::thread::sleep(patience.min(Duration::from_millis(1)));
+        }
+
+        fn next(&self) -> Option<Told> {
+            let kind = BoostEventKind::Asked;
+            let told = Told { kind, slot: 0, tid: self.tid, start_ns: 0, for_bound: false, places: None };
+            (!self.is_told.replace(true)).then_some(told)
+        }
+
+        fn state(&self, _: u32, _: u32) -> Option<VcpuState> {
+            let is_boosted = matches!(threads::look_at(self.tid), Ok(Now::Boosted));
+            // Not one of the helper's calls.
+            threads::tests::CALLS.with(|calls| calls.set(calls.get() - 1));
+            Some(if is_boosted { VcpuState::Micro } else { VcpuState::Pending })
+        }
+
+        fn note_taken_back(&self, _: u32) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_boost_takes_four_system_calls_and_two_waits() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let target = std::thread::spawn(move || {
+            // SAFETY: a plain system call without arguments.
+            let _ = tell.send(unsafe { libc::gettid() } as u32);
+            let _ = ended.recv();
+        });
+        let (waits, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let tid = told.recv().unwrap();
+        let (is_told, counted) = (Cell::new(false), Arc::clone(&waits));
+        let mut work = Work {
+            events: OneRequest { tid, is_told, waits: counted, stop: Arc::clone(&stop) },
+            ledger: Arc::new(Ledger::of_our_own().unwrap()),
+            counts: Arc::new(Counts::default()),
+            slice: Duration::from_micros(100),
+            boosts_max: 1,
+            means: Means::RealTime,
+            boosts: Vec::new(),
+            later: VecDeque::new(),
+            goes_before_deadlines: false,
+        };
+        if check_real_time().is_ok() {
+            let before = threads::tests::CALLS.with(Cell::get);
+            work.serve(&stop);
+            assert_eq!(work.counts.returns.load(Ordering::Relaxed), 1);
+            assert_eq!(threads::tests::CALLS.with(Cell::get) - before, 4);
+            // On a busy machine the slice may be over before the second one.
+            assert!(waits.load(Ordering::Relaxed) <= 2);
+        }
+        drop(end);
+        target.join().unwrap();
+    }
 
     #[test]
     fn a_boosted_thread_is_pushed_off_its_callers_pcpu_only() {

@@ -85,6 +85,8 @@ pub fn look_at(tid: u32) -> io::Result<Now> {
     // returns.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size_of::<SchedAttr>(), 0) };
+    #[cfg(test)]
+    tests::CALLS.with(|calls| calls.set(calls.get() + 1));
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -108,19 +110,6 @@ fn is_of_a_boost(attr: &SchedAttr) -> bool {
 
 fn period_of(runtime_ns: u64) -> u64 {
     (runtime_ns * RUNTIMES_PER_PERIOD).max(BOOST_PERIOD_MIN_NS)
-}
-
-/// May it run on one pCPU only? Of a host with more pCPUs than `cpu_set_t` has places (1,024) that isn't
-/// known.
-pub fn is_pinned(tid: u32) -> bool {
-    // SAFETY: integers only, for which zero is a value.
-    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `size_of_val(&allowed)` bytes to `allowed`, which lives until the
-    // call returns.
-    let result =
-        unsafe { libc::sched_getaffinity(tid as libc::pid_t, size_of_val(&allowed), &raw mut allowed) };
-    // SAFETY: it reads the set, and nothing else.
-    result == 0 && unsafe { libc::CPU_COUNT(&allowed) } == 1
 }
 
 /// Returns the number of the pCPU that the calling thread runs on.
@@ -217,6 +206,8 @@ fn set(tid: u32, attr: SchedAttr) -> io::Result<()> {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..attr };
     // SAFETY: the kernel reads `attr.size` bytes from `attr`, which lives until the call returns.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) };
+    #[cfg(test)]
+    tests::CALLS.with(|calls| calls.set(calls.get() + 1));
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -244,8 +235,14 @@ fn started_at_ticks(stat: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// How often this thread has asked the kernel how a thread is scheduled, or told it.
+        pub static CALLS: Cell<u32> = const { Cell::new(0) };
+    }
 
     #[test]
     fn the_layout_is_the_kernels_first_version() {
@@ -262,23 +259,6 @@ mod tests {
         assert!(is_the_one(tid, ticks * NS_PER_TICK + 5));
         assert!(!is_the_one(tid, (ticks + 1) * NS_PER_TICK));
         assert_eq!(look_at(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ESRCH));
-    }
-
-    #[test]
-    fn a_thread_allowed_on_one_pcpu_is_pinned() {
-        std::thread::spawn(|| {
-            // SAFETY: as in `is_pinned`.
-            let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-            // SAFETY: the calling thread's own set, of integers, which lives until the calls return.
-            unsafe {
-                libc::CPU_SET(libc::sched_getcpu() as usize, &mut one);
-                assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);
-            }
-            assert!(is_pinned(0));
-            assert!(!is_pinned(u32::MAX >> 1), "there is no such thread");
-        })
-        .join()
-        .unwrap();
     }
 
     #[test]
