@@ -60,12 +60,18 @@ fn the_table_has_a_row_for_each_policy_and_names_the_worst_scenarios() {
         table.starts_with("2 scenarios from seed 7, hosts four of five of today; relative to eevdf\n"),
         "{table}"
     );
-    for title in
-        ["\nWork\n", "\nFelt waits: ", "\nWork by how ", "\nWork of VMs ", "\nShares: ", "\nWorst scenarios"]
-    {
+    for title in [
+        "\nWork\n",
+        "\nFelt waits: ",
+        "\nMisses: ",
+        "\nWork by how ",
+        "\nWork of VMs ",
+        "\nShares: ",
+        "\nWorst scenarios",
+    ] {
         assert!(table.contains(title), "{title}: {table}");
     }
-    assert_eq!(table.matches("\nmicroslice ").count(), 6, "{table}");
+    assert_eq!(table.matches("\nmicroslice ").count(), 7, "{table}");
 }
 
 #[test]

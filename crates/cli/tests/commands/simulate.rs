@@ -382,21 +382,34 @@ fn help_ends_with_examples() {
     }
 }
 
-/// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off.
-fn settings_of(page: &str) -> Vec<(&str, String)> {
-    let settings = page.match_indices("--set ").map(|(at, flag)| {
+/// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off. Those that
+/// follow one another belong together.
+fn settings_of(page: &str) -> Vec<(&str, Vec<String>)> {
+    let mut together: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut end = 0;
+    for (at, flag) in page.match_indices("--set ") {
         let (before, rest) = (&page[..at], &page[at + flag.len()..]);
         let quoted = rest.split_once("='").filter(|(path, _)| !path.contains(char::is_whitespace));
         let setting = match quoted {
             Some((path, rest)) => format!("{path}={}", rest.split('\'').next().unwrap_or_default()),
             None => rest.split(['`', ')', ' ', '\n']).next().unwrap_or_default().to_owned(),
         };
+        let between = page.get(end..at).unwrap_or("another");
+        let follows = between.chars().all(|c| c.is_whitespace() || ['\'', '\\'].contains(&c));
+        end = at + flag.len() + setting.len() + if quoted.is_some() { 2 } else { 0 };
+        if !setting.contains('=') || setting.contains("VALUE") {
+            continue;
+        }
+        if let (true, Some((_, settings))) = (follows, together.last_mut()) {
+            settings.push(setting);
+            continue;
+        }
         let paragraph = before.rsplit("\n\n").next().unwrap_or_default();
         let command = paragraph.rsplit_once("microslice simulate ").map(|(_, rest)| rest);
         let scenario = command.and_then(|rest| rest.split_whitespace().next());
-        (scenario.filter(|name| built_in(name)).unwrap_or("gmake-swaptions"), setting)
-    });
-    settings.filter(|(_, setting)| setting.contains('=') && !setting.contains("VALUE")).collect()
+        together.push((scenario.filter(|name| built_in(name)).unwrap_or("gmake-swaptions"), vec![setting]));
+    }
+    together
 }
 
 fn built_in(name: &str) -> bool {
@@ -412,10 +425,11 @@ fn every_setting_that_the_documentation_shows_is_accepted() {
         let text = std::fs::read_to_string(docs.join(page)).expect(page);
         let settings = settings_of(&text);
         assert!(settings.len() > 2, "{page}: {settings:?}");
-        for (scenario, setting) in settings {
+        for (scenario, settings) in settings {
             // The last of two settings counts: the run is a short one, whatever the page says.
-            let short = ["--set", "duration=1 ms", "--set", "warmup=0 us"];
-            succeed(&[&["simulate", scenario, "--set", &setting], &short[..]].concat());
+            let short = ["duration=1 ms".to_owned(), "warmup=0 us".to_owned()];
+            let settings = settings.iter().chain(&short).flat_map(|setting| ["--set", setting]);
+            succeed(&["simulate", scenario].into_iter().chain(settings).collect::<Vec<_>>());
         }
     }
 }

@@ -65,7 +65,10 @@ pub fn hints(vendor: KvmVendor, sys: &Path, cpuinfo: &str) -> Vec<Hint> {
                     None => pause(None, unknown.to_owned()),
                 },
                 match (posts, virtual_ipis) {
-                    (_, true) => ipis(Some(false), "IPI virtualization: none exits; --scheduler microslice looks for them"),
+                    (_, true) => ipis(
+                        Some(false),
+                        "IPI virtualization: none exits; --scheduler microslice looks for them",
+                    ),
                     (Some(true), _) => ipis(Some(true), "APICv: the sender's"),
                     _ => ipis(Some(true), "each IPI is one"),
                 },

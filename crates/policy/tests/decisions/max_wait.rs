@@ -43,7 +43,7 @@ fn the_least_bound_leaves_half_of_the_host_to_turns() {
 }
 
 #[test]
-fn a_bound_that_nobody_chose_grows_with_those_that_want_to_run() {
+fn a_bound_that_nobody_chose_grows_with_demand() {
     let auto_ns = |wanting| max_wait_shared_ns(10 * MS, 5 * MS, wanting, 16);
     assert_eq!([0, 32, 33, 64, 512].map(auto_ns), [10 * MS, 10 * MS, 10_312_500, 20 * MS, 160 * MS]);
     assert_eq!(auto_ns(u32::MAX), u64::from(MAX_WAIT_MOST_NS));

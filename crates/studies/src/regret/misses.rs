@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deviation_of_a_sum_grows_with_the_root_of_its_length() {
+    fn a_sums_deviation_grows_with_the_root_of_its_length() {
         let few = deviation_of_sum(&[0.0, 1.0, 0.0, 1.0]);
         let many = deviation_of_sum(&[0.0, 1.0].repeat(200));
         assert!((few - (4.0_f64 / 3.0).sqrt()).abs() < 1e-9);
