@@ -12,8 +12,8 @@
  * Races.     As at a micro pCPU. If the turn has ended meanwhile, its successor is preempted for the request,
  *            by a second kick if need be (kick_for_late_request). If the vCPU can't be had any more, the turn
  *            goes on.
- * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less. A bound
- *            on waits asks either. Of a pCPU's time at most half.
+ * Limits.    Never from a sibling, which may be the one that waits; never from a VM that has had less. A
+ *            bound on waits asks either. Of a pCPU's time at most half.
  */
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H

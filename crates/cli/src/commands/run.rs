@@ -108,8 +108,8 @@ pub struct Run {
     /// beside: how much of the host a VM may have that way [default: 1]
     #[arg(long, value_name = "PERCENT")]
     boost_percent: Option<u32>,
-    /// beside, microslice: how long a vCPU may wait for a CPU, from 1ms to 1s, none, or auto: 10ms, or 5ms for
-    /// each vCPU that wants to run and that a CPU has. Whoever is due has a micro slice [default: auto;
+    /// beside, microslice: how long a vCPU may wait for a CPU, from 1ms to 1s, none, or auto: 10ms, or 5ms
+    /// for each vCPU that wants to run and that a CPU has. Whoever is due has a micro slice [default: auto;
     /// microslice: none]
     #[arg(long, value_name = "TIME")]
     max_wait: Option<MaxWait>,

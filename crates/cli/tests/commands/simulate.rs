@@ -382,8 +382,8 @@ fn help_ends_with_examples() {
     }
 }
 
-/// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off. Those that
-/// follow one another belong together.
+/// The values of `--set` in a page, as written there: `path=value`, quotes for the shell taken off. Those
+/// that follow one another belong together.
 fn settings_of(page: &str) -> Vec<(&str, Vec<String>)> {
     let mut together: Vec<(&str, Vec<String>)> = Vec::new();
     let mut end = 0;
