@@ -67,7 +67,7 @@ struct run_config {
 	/* How long vCPUs may wait, at the start (policy/max_wait.h); 0: for ever. */
 	u64 max_wait_ns;
 	u64 max_wait_each_ns; /* microslice: for each vCPU that wants to run and that a pCPU has, if longer */
-	u32 by_tracepoints;	   /* no function of the kernel is traced: tracepoints.bpf.h */
+	u32 by_tracepoints;   /* no function of the kernel is traced: tracepoints.bpf.h */
 	enum critical_by critical_by;
 };
 

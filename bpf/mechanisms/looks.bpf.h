@@ -25,7 +25,7 @@ static __always_inline struct looks_vcpu *looks_of(const struct vcpu *vcpu);
 struct waiting_timer {
 	struct bpf_timer timer;
 	struct look_state state;
-	u64 longest_ns; /* of the waits that this round has seen */
+	u64 longest_ns;	   /* of the waits that this round has seen */
 	u32 wanting_count; /* vCPUs that run or want to, of those that it has seen */
 	u32 reserved;
 };
