@@ -44,10 +44,14 @@ fn observe(lab: &Lab, vms: &[&LabVm], arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
 }
 
-/// Starts `run --scheduler beside`, and returns once it knows the slides of these VMs.
+/// Starts `run --scheduler beside`, and returns once it knows the slides of these VMs. Where `arguments` name
+/// no bound on waits there is none: tests of hints count boosts for hints alone.
 fn run_beside(lab: &Lab, vms: &[&LabVm], arguments: &[&str]) -> Running {
     let mut command = microslice(lab, vms, &["run", "--json"]);
     command.args(arguments);
+    if !arguments.contains(&"--max-wait") {
+        command.args(["--max-wait", "none"]);
+    }
     let daemon = Running::start(command).expect("it starts");
     for vm in vms {
         daemon.wait_for(&format!("{}: slide 0x0", vm.name())).expect("its slide");

@@ -26,7 +26,7 @@ fn schedulers() -> usize {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let is_one = |process: &std::fs::DirEntry| {
         std::fs::read(process.path().join("cmdline"))
-            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("microslice\0run\0--beside"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains("microslice\0run\0--scheduler\0beside"))
     };
     processes.filter(is_one).count()
 }
@@ -49,7 +49,7 @@ fn a_planted_difference_is_told_and_none_is_not() {
     let Some(lab) = lab() else { return };
     let vms = two_vms(&lab);
     // The pattern doesn't find the shell that looks for it.
-    let planted = "requests=grep -zqs -- '^--besid[e]$' /proc/[0-9]*/cmdline && echo 20 || echo 10";
+    let planted = "requests=grep -zqs -- '^--schedule[r]$' /proc/[0-9]*/cmdline && echo 20 || echo 10";
     let mut command = trial(&lab, &["--json", "--outcome", "nothing=echo 5", "--outcome", planted]);
     let output = command.output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
