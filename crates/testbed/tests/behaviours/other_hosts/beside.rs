@@ -24,8 +24,8 @@ pub(super) const LONG_BOOSTS: &str =
     "exec microslice run --scheduler beside --json --micro-slice-us 30000 --boost-percent 50 --stats 1";
 
 /// One of 30 ms uses up three quarters of what 1 % of four pCPUs are for a second.
-const LITTLE_BUDGET: &str =
-    "exec microslice run --scheduler beside --json --micro-slice-us 30000 --boost-percent 1 --stats 1";
+const LITTLE_BUDGET: &str = "exec microslice run --scheduler beside --json --micro-slice-us 30000 --boost-percent 1 \
+                             --max-wait none --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
 /// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while a
 /// waiter has halted is rare, and no vCPU is boosted because it was woken.
@@ -168,7 +168,7 @@ fn pin_guests(host: &Host, to_one: bool) {
 fn on_debian_12_vcpus_that_the_operator_pins_are_not_boosted_any_more() {
     on(DEBIAN_12, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
-        let beside = start(host, BESIDE);
+        let beside = start(host, &format!("{BESIDE} --max-wait none"));
         statistics(&beside, is_boosted, "boost");
         pin_guests(host, true);
         let is_refused = |report: &Value| count(&report["failed_pulls"]["pinned"]) > 0;

@@ -5,8 +5,7 @@ use crate::common::{is_long, print, run, seconds, statistics_from};
 use microslice_testbed::Host;
 
 /// Boosts as on hardware: a VM has 1 % of the host by them.
-const DEFAULT_BUDGET: &str =
-    "exec microslice run --scheduler beside --json --micro-slice-us 3000 --boost-percent 1 --stats 1";
+const DEFAULT_BUDGET: &str = "exec microslice run --scheduler beside --json --micro-slice-us 3000 --boost-percent 1 --max-wait none --stats 1";
 /// Of the four pCPUs, that a VM may have by boosts beyond its limit: 1 %, and a second's worth at once.
 const BOOSTED_CPUS: f64 = 0.04;
 /// What two short measurements of the same may differ by on an emulated host, of the whole.
