@@ -96,8 +96,8 @@ impl From<SwitchOrAuto> for Acts {
 
 Flags override /etc/microslice.toml, whose keys are the flags' names; a VM is a table: [vm.web] kernel = \"...\",
 weight = 200. What isn't said there may be in the metadata of its libvirt domain (docs/how-to/libvirt.md). Ctrl-C or SIGTERM
-take back what was changed and print the statistics of the whole run. If this process dies in any way, so does a
-process that watches over it; a scheduler in place of the kernel's own is unloaded by the kernel.")]
+take back what was changed and print the statistics of the whole run. If this process dies in any way, another one takes
+boosts back, and the kernel unloads a scheduler that was in the place of its own.")]
 pub struct Run {
     /// Which scheduler [default: beside]
     #[arg(long, value_name = "NAME", value_enum)]

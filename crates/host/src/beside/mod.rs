@@ -31,10 +31,9 @@ use crate::machine::preflight::{self, Host};
 use crate::machine::privileges;
 use crate::output::monitoring::Publisher;
 use crate::settings::Settings;
-use crate::settings::max_wait::MaxWait;
+use crate::settings::max_wait::LeastBound;
 use helper::Helper;
 use ledger::Ledger;
-use microslice_policy::max_wait_least_ns;
 use pay_back::{Boosted, PayBack};
 use programs::Programs;
 use report::{Helped, Report, VmBoosts};
@@ -108,7 +107,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
         guests,
         pay_back: settings.pay_back.then(|| PayBack::new(CpuController::of_host(), weights)),
         started: now,
-        least_bound_said_ns: 0,
+        least_bound: LeastBound::default(),
         before: None,
     };
     let result = beside.serve(stop, output);
@@ -145,8 +144,7 @@ struct Beside<'s> {
     publisher: Option<Publisher>,
     pay_back: Option<PayBack>,
     started: Instant,
-    /// The bound that vCPUs here can have, if more was said of it.
-    least_bound_said_ns: u64,
+    least_bound: LeastBound,
     /// At the end of the interval before.
     before: Option<Report>,
 }
@@ -193,19 +191,10 @@ impl Beside<'_> {
 
     /// Says which bound so many vCPUs can have, if it isn't the one that they shall have.
     fn look_at_bound(&mut self, output: &mut Output<'_>) {
-        let MaxWait::Of(bound) = self.settings.max_wait() else { return };
-        let bound_ns = bound.as_nanos() as u64;
         let vcpus = self.guests.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
-        let pcpus = self.host.topology.pcpu_count;
-        let least_ns = max_wait_least_ns(self.settings.micro_slice_us * 1000, vcpus, pcpus);
-        if least_ns > bound_ns.max(self.least_bound_said_ns) {
-            self.least_bound_said_ns = least_ns;
-            (output.say)(&format!(
-                "{vcpus} vCPUs on {pcpus} pCPUs can't all have --max-wait {} ms: the least that they can is {} ms",
-                bound_ns as f64 / 1e6,
-                least_ns as f64 / 1e6
-            ));
-        }
+        let (settings, pcpus) = (self.settings, self.host.topology.pcpu_count);
+        let line = self.least_bound.line(settings.max_wait(), settings.micro_slice_us, vcpus, pcpus);
+        line.into_iter().for_each(|line| (output.say)(&line));
     }
 
     /// What VMs had by boosts is taken from what they have by weight, if it is time.
