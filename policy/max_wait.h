@@ -11,12 +11,13 @@
  *            next look in due - longest wait, at least bound / WAIT_PARTS
  *            least = WAIT_ROOM * vcpus * micro slice / pcpus: below that the slices would take more than
  *            1/WAIT_ROOM of the host
- *            auto  = MAX_WAIT_AUTO_NS, or MAX_WAIT_EACH_NS for each vCPU that wants to run and that a pCPU
- *            has, whichever is longer
+ *            auto  = MAX_WAIT_AUTO_NS, or for each vCPU that wants to run and that a pCPU has
+ *            MAX_WAIT_EACH_NS or MAX_WAIT_EACH_SLICES micro slices, whichever is longest
+ *            pause after a look = MAX_WAIT_PAUSE times what it took, at least
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
- *            most. Each costs two switches with cold caches, too. No budget refuses these, so a bound that
- *            nobody chose grows with the number of those that want to run. Nobody is asked for twice before
- *            it has run. Bounds below `least` can't all be kept.
+ *            most. Each costs two switches with cold caches, too. No budget refuses these. So a bound grows
+ *            with the number of those that want to run: to `least` if somebody chose it, to `auto` if nobody
+ *            did. Nobody is asked for twice before it has run.
  */
 #ifndef POLICY_MAX_WAIT_H
 #define POLICY_MAX_WAIT_H
@@ -30,6 +31,8 @@
 #define MAX_WAIT_MOST_NS 1000000000ull /* 1 s: the schedulers serve whoever waits for two */
 #define MAX_WAIT_AUTO_NS 10000000ull   /* 10 ms: heartbeats and consoles take no notice */
 #define MAX_WAIT_EACH_NS 5000000ull    /* 5 ms: 200 micro slices a second on each pCPU, at most */
+#define MAX_WAIT_EACH_SLICES 50u       /* micro slices take 2 % of the host, at most */
+#define MAX_WAIT_PAUSE 15u	       /* looks take a sixteenth of a pCPU, at most */
 
 struct wait_observation {
 	u64 bound_ns; /* 0: its VM has none */
@@ -60,12 +63,26 @@ POLICY u64 wait_next_look_ns(u64 bound_ns, u64 longest_ns)
 	return longest_ns + least_ns < due_ns ? due_ns - longest_ns : least_ns;
 }
 
+/* Returns how long nobody looks after a look that took so long. */
+POLICY u64 wait_look_pause_ns(u64 took_ns)
+{
+	return took_ns * MAX_WAIT_PAUSE;
+}
+
 /* Returns the least bound that so many vCPUs can have on so many pCPUs. */
 POLICY u64 max_wait_least_ns(u64 micro_slice_ns, u32 vcpu_count, u32 pcpu_count)
 {
 	u64 least_ns = WAIT_ROOM * micro_slice_ns * vcpu_count / (pcpu_count ? pcpu_count : 1);
 
 	return least_ns > MAX_WAIT_LEAST_NS ? least_ns : MAX_WAIT_LEAST_NS;
+}
+
+/* Returns how long a bound that nobody chose is for each vCPU that a pCPU has. */
+POLICY u64 max_wait_each_ns(u64 micro_slice_ns)
+{
+	u64 slices_ns = MAX_WAIT_EACH_SLICES * micro_slice_ns;
+
+	return slices_ns > MAX_WAIT_EACH_NS ? slices_ns : MAX_WAIT_EACH_NS;
 }
 
 /*

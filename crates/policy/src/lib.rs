@@ -78,10 +78,22 @@ pub fn wait_next_look_ns(bound_ns: u64, longest_ns: u64) -> u64 {
     unsafe { c::wait_next_look_ns(bound_ns, longest_ns) }
 }
 
+/// Returns how long nobody looks after a look that took so long.
+pub fn wait_look_pause_ns(took_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::wait_look_pause_ns(took_ns) }
+}
+
 /// Returns the least bound that so many vCPUs can have on so many pCPUs.
 pub fn max_wait_least_ns(micro_slice_ns: u64, vcpu_count: u32, pcpu_count: u32) -> u64 {
     // SAFETY: plain values.
     unsafe { c::max_wait_least_ns(micro_slice_ns, vcpu_count, pcpu_count) }
+}
+
+/// Returns how long a bound that nobody chose is for each vCPU that a pCPU has.
+pub fn max_wait_each_ns(micro_slice_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::max_wait_each_ns(micro_slice_ns) }
 }
 
 /// Returns the bound of so many vCPUs that run or want to: `each_ns` for each that a pCPU has of them, if

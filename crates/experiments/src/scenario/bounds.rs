@@ -6,18 +6,22 @@ use super::tree::{Node, NodeValue};
 use super::units;
 use microslice_model::config::{BesideConfig, HostConfig, MicroSlicedConfig, SchedulerKind, VmConfig};
 use microslice_policy::{
-    MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_least_ns,
+    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_each_ns, max_wait_least_ns,
 };
 
-/// What `max_wait = "auto"` means.
-pub const MAX_WAIT_AUTO: (u64, u64) = (MAX_WAIT_AUTO_NS as u64, MAX_WAIT_EACH_NS as u64);
-
 /// A policy's bound, and how long it is for each vCPU that wants to run (`policy/max_wait.h`); 0: none.
-pub fn of_policy(table: &TableReader<'_>, default: (u64, u64)) -> Result<(u64, u64), ScenarioError> {
+/// `is_auto`: who says none has `"auto"`.
+pub fn of_policy(
+    table: &TableReader<'_>,
+    micro_slice_ns: u64,
+    is_auto: bool,
+) -> Result<(u64, u64), ScenarioError> {
     const AUTO: &str = "auto";
+    let auto = (u64::from(MAX_WAIT_AUTO_NS), max_wait_each_ns(micro_slice_ns));
     match table.get("max_wait") {
-        Some(node) if reader::string(node).is_ok_and(|text| text.trim() == AUTO) => Ok(MAX_WAIT_AUTO),
-        _ => Ok(read(table)?.map_or(default, |bound_ns| (bound_ns, 0))),
+        Some(node) if reader::string(node).is_ok_and(|text| text.trim() == AUTO) => Ok(auto),
+        None if is_auto => Ok(auto),
+        _ => Ok((read(table)?.unwrap_or(0), 0)),
     }
 }
 

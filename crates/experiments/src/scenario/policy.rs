@@ -233,10 +233,11 @@ fn blame_scheduler(policy: &Node, scheduler: &Node, error: ScenarioError) -> Sce
 }
 
 fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
-    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, (0, 0))?;
+    let micro_slice_ns = required_time(table, "micro_slice")?;
+    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, micro_slice_ns, false)?;
     Ok(SchedulerKind::MicroSliced(MicroSlicedConfig {
         normal: read_normal_pool(table)?,
-        micro_slice_ns: required_time(table, "micro_slice")?,
+        micro_slice_ns,
         pool: read_pool(table, pcpus)?,
         mechanics: read_mechanics(table)?,
         grace: read_grace(table)?,
@@ -333,10 +334,11 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
     /// (crates/host/src/beside/programs.rs).
     const VMS_PER_HOST_BUDGET: u32 = 5;
     const HOST_PERCENT_MAX: u32 = 50;
-    let project = (AccelerateConfig::DEFAULT, bounds::MAX_WAIT_AUTO);
-    let rules = [("project", project), (PAPER, (AccelerateConfig::PAPER, (0, 0)))];
-    let (rules, max_wait) = table.choice("rules", &rules)?.unwrap_or(project);
-    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, max_wait)?;
+    let project = (AccelerateConfig::DEFAULT, true);
+    let rules = [("project", project), (PAPER, (AccelerateConfig::PAPER, false))];
+    let (rules, is_bounded) = table.choice("rules", &rules)?.unwrap_or(project);
+    let micro_slice_ns = required_time(table, "micro_slice")?;
+    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, micro_slice_ns, is_bounded)?;
     let boost_percent = table.parsed("boost_percent", |text| match units::percent(text)? {
         percent if !(1..=HOST_PERCENT_MAX).contains(&percent) => Err("allowed: 1 % to 50 %".to_owned()),
         percent => Ok(percent),
@@ -344,7 +346,7 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
     let boost_percent = boost_percent.unwrap_or(1);
     Ok(SchedulerKind::Beside(BesideConfig {
         eevdf: EevdfConfig { groups: table.boolean("groups")?.unwrap_or(false), ..read_eevdf(table)? },
-        micro_slice_ns: required_time(table, "micro_slice")?,
+        micro_slice_ns,
         grace: table.integer("grace", 0..=100)?.map_or(rules.grace_max, |grace| grace as u32),
         call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
         boost_percent,

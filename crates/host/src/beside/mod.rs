@@ -92,7 +92,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let slice = Duration::from_micros(settings.micro_slice_us);
     let boosts_max = (host.topology.pcpu_count as usize).min(ledger::PLACES);
     let means = Means::RealTime;
-    let helper = Helper::start(programs.boost_events()?, Arc::clone(&ledger), slice, boosts_max, means)?;
+    let events = programs.boost_events(settings, host.topology.pcpu_count)?;
+    let helper = Helper::start(events, Arc::clone(&ledger), slice, boosts_max, means)?;
     let guests = Guests::new(settings, kernels, Purpose::Boost)?;
     let now = Instant::now();
     let mut beside = Beside {

@@ -19,7 +19,6 @@ use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, V
 use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
-use crate::settings::max_wait::MaxWait;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 use microslice_policy::{
@@ -53,9 +52,6 @@ pub struct Programs {
     vcpus: MappedArray,
     vm_stats_of: MappedArray,
     hooks: Hooks,
-    /// How long vCPUs may wait; 0: for ever.
-    max_wait: MaxWait,
-    pcpu_count: u32,
     skeleton: BesideSkel<'static>,
 }
 
@@ -100,20 +96,7 @@ impl Programs {
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        let (max_wait, pcpu_count) = (settings.max_wait(), host.topology.pcpu_count);
-        Ok(Self {
-            rings,
-            events,
-            records,
-            recorder,
-            vms,
-            vcpus,
-            vm_stats_of,
-            hooks,
-            max_wait,
-            pcpu_count,
-            skeleton,
-        })
+        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, skeleton })
     }
 
     /// Returns by what they see.
@@ -122,14 +105,14 @@ impl Programs {
     }
 
     /// Returns the events and the vCPUs that the helper needs.
-    pub fn boost_events(&self) -> Result<BoostEvents, HostError> {
+    pub fn boost_events(&self, settings: &Settings, pcpu_count: u32) -> Result<BoostEvents, HostError> {
         let maps = &self.skeleton.maps;
         let failed = |error| HostError::broken(format!("maps of boosts: {error}"));
         let ring = MapHandle::try_from(&maps.boost_events).map_err(failed)?;
         let vcpus = MappedArray::of(&maps.vcpus)?;
         let look = self.skeleton.progs.look_at_wait.as_fd().try_clone_to_owned();
         let look = look.map_err(|cause| HostError::broken(format!("a program's descriptor: {cause}")))?;
-        let waits = Waits::new(self.max_wait, self.pcpu_count, look);
+        let waits = Waits::new(settings, pcpu_count, look);
         BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, waits)
     }
 

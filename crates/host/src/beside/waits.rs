@@ -12,10 +12,11 @@
 use crate::bpf::mapped_array::MappedArray;
 use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
 use crate::machine::clock::monotonic_ns;
-use crate::settings::max_wait::MaxWait;
+use crate::settings::Settings;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 use microslice_policy::{
-    VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_shared_ns, wait_next_look_ns,
+    VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_shared_ns, wait_look_pause_ns,
+    wait_next_look_ns,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -26,9 +27,11 @@ const NEW_VCPUS: Duration = Duration::from_millis(100);
 
 /// The looks of one host.
 pub struct Waits {
-    max_wait: MaxWait,
+    /// How long vCPUs may wait at least, and for each that wants to run and that a pCPU has.
+    least_ns: u64,
+    each_ns: u64,
     pcpu_count: u32,
-    /// How long vCPUs may wait now; 0: for ever.
+    /// How long they may wait now; 0: for ever.
     bound_ns: u64,
     /// The program that decides.
     program: OwnedFd,
@@ -38,9 +41,10 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub fn new(max_wait: MaxWait, pcpu_count: u32, program: OwnedFd) -> Self {
-        let bound_ns = max_wait.bound_ns();
-        Self { max_wait, pcpu_count, bound_ns, program, slots: Vec::new(), found_ns: 0 }
+    pub fn new(settings: &Settings, pcpu_count: u32, program: OwnedFd) -> Self {
+        let least_ns = settings.max_wait().bound_ns();
+        let each_ns = settings.max_wait().each_ns(settings.micro_slice_us);
+        Self { least_ns, each_ns, pcpu_count, bound_ns: least_ns, program, slots: Vec::new(), found_ns: 0 }
     }
 
     /// Asks for those that are due. Returns in how long to look again; `None`: there is no bound.
@@ -78,13 +82,14 @@ impl Waits {
         }
         due.sort_unstable();
         due.into_iter().for_each(|(_, slot)| self.ask(slot));
-        Some(Duration::from_nanos(wait_next_look_ns(self.bound_ns, longest_ns)))
+        let took_ns = monotonic_ns().saturating_sub(now_ns);
+        let pause_ns = wait_next_look_ns(self.bound_ns, longest_ns).max(wait_look_pause_ns(took_ns));
+        Some(Duration::from_nanos(took_ns + pause_ns))
     }
 
     /// A bound that nobody chose is for as many as run or want to.
     fn share(&mut self, vcpus: &MappedArray) {
-        let each_ns = self.max_wait.each_ns();
-        if each_ns == 0 {
+        if self.each_ns == 0 {
             return;
         }
         let wants = |slot: &&u32| {
@@ -92,7 +97,7 @@ impl Waits {
             vcpu.and_then(|vcpu| vcpu.state.get()).is_some_and(|state| state != VcpuState::Blocked)
         };
         let wanting = self.slots.iter().filter(wants).count() as u32;
-        self.bound_ns = max_wait_shared_ns(self.max_wait.bound_ns(), each_ns, wanting, self.pcpu_count);
+        self.bound_ns = max_wait_shared_ns(self.least_ns, self.each_ns, wanting, self.pcpu_count);
     }
 
     /// The kernel side looks once more, and asks for it if it is due.

@@ -329,7 +329,7 @@ fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Resu
             settings.interrupts_by_looks || kvm_modes::hides_interrupts(&preflight::hints(host.vendor)),
         ),
         max_wait_ns: settings.max_wait().bound_ns(),
-        max_wait_each_ns: settings.max_wait().each_ns(),
+        max_wait_each_ns: settings.max_wait().each_ns(settings.micro_slice_us),
         vm_places: settings.vm_places,
         critical_by: settings.critical_by.into(),
         micro_rank: [NEVER_MICRO; PCPUS_MAX as usize],

@@ -1,7 +1,7 @@
 //! How long a runnable vCPU may wait for a pCPU (`--max-wait`, `policy/max_wait.h`).
 
 use microslice_policy::{
-    MAX_WAIT_AUTO_NS, MAX_WAIT_EACH_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, max_wait_least_ns,
+    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns, max_wait_least_ns,
 };
 use std::time::Duration;
 
@@ -26,9 +26,15 @@ impl MaxWait {
         }
     }
 
-    /// How long it is for each vCPU that wants to run and that a pCPU has, if that is longer.
-    pub fn each_ns(self) -> u64 {
-        if self == Self::Auto { MAX_WAIT_EACH_NS.into() } else { 0 }
+    /// How long it is for each vCPU that wants to run and that a pCPU has, if that is longer. A bound that
+    /// was chosen leaves half of the host to turns by weight, too.
+    pub fn each_ns(self, micro_slice_us: u64) -> u64 {
+        let micro_slice_ns = micro_slice_us * 1000;
+        match self {
+            Self::None => 0,
+            Self::Auto => max_wait_each_ns(micro_slice_ns),
+            Self::Of(_) => u64::from(WAIT_ROOM) * micro_slice_ns,
+        }
     }
 }
 
@@ -107,7 +113,8 @@ mod tests {
         let ns = |text: &str| text.parse::<MaxWait>().map(MaxWait::bound_ns);
         assert_eq!(ns("10ms"), Ok(10_000_000));
         assert_eq!((ns("1500 us"), ns("1s"), ns("none")), (Ok(1_500_000), Ok(1_000_000_000), Ok(0)));
-        assert_eq!((ns("auto"), MaxWait::Auto.each_ns()), (Ok(10_000_000), 5_000_000));
+        assert_eq!((ns("auto"), MaxWait::Auto.each_ns(100)), (Ok(10_000_000), 5_000_000));
+        assert_eq!("10ms".parse().map(|bound: MaxWait| bound.each_ns(100)), Ok(200_000));
         for (text, cause) in [
             ("50us", "\"50us\" isn't 1ms to 1s"),
             ("2s", "\"2s\" isn't 1ms to 1s"),

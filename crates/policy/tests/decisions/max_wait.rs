@@ -50,6 +50,17 @@ fn a_bound_that_nobody_chose_grows_with_demand() {
     assert_eq!(max_wait_shared_ns(7 * MS, 0, 1_000, 1), 7 * MS, "one that somebody chose stays");
 }
 
+#[test]
+fn long_micro_slices_lengthen_a_bound_that_nobody_chose() {
+    assert_eq!([MS / 100, MS / 10, MS, 30 * MS].map(max_wait_each_ns), [5 * MS, 5 * MS, 50 * MS, 1_500 * MS]);
+}
+
+#[test]
+fn looks_that_take_long_are_rare() {
+    let took_ns = 3 * MS;
+    assert_eq!(took_ns + wait_look_pause_ns(took_ns), 16 * took_ns);
+}
+
 proptest! {
     /// Looks come when the policy says, and no later than a sixteenth of the bound; whoever is helped within
     /// another one keeps its bound.
