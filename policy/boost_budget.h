@@ -10,6 +10,8 @@
  *            none, no VM is.
  *            A VM that has used much is refused first: the last tenth of the host's burst is for VMs that
  *            still have half of their own.
+ *            A vCPU that was woken is refused once half of its VM's burst is spent: the other half is for those
+ *            that siblings or interrupts wait for.
  *            What a bound on waits asks for is neither refused nor counted here (max_wait.h).
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
@@ -38,9 +40,10 @@ enum boost_decision {
 	BOOST_REAL_TIME = 2,   /* the operator made it real-time, or gave it a deadline */
 	BOOST_PINNED = 3,      /* it may run on only one pCPU, chosen by the operator */
 	BOOST_OVER_BUDGET = 4, /* its VM has used up its budget */
-	BOOST_VM_AHEAD = 5,    /* the host's budget is nearly used up, and this VM has used much of its own */
-	BOOST_NO_ROOM = 6,     /* the ring buffer to the helper is full */
-	BOOST_HOST_SPENT = 7,  /* all VMs together have used up the host's budget */
+	/* Its VM has used much of its budget, and the host's is nearly used up, or the vCPU was only woken. */
+	BOOST_VM_AHEAD = 5,
+	BOOST_NO_ROOM = 6,    /* the ring buffer to the helper is full */
+	BOOST_HOST_SPENT = 7, /* all VMs together have used up the host's budget */
 	BOOST_DECISION_COUNT = 8,
 };
 
@@ -52,6 +55,8 @@ struct boost_observation {
 	u32 is_real_time;
 	u32 is_pinned;
 	u32 for_bound; /* its VM's bound asks (max_wait.h), which bounds these by itself */
+	u32 is_woken;  /* nobody asks but its own wait after a wake-up */
+	u32 reserved;
 };
 
 /* Returns the clock, advanced so that at most one burst is saved up. */
@@ -88,6 +93,8 @@ POLICY u32 decide_on_boost(const struct boost_config *config, const struct boost
 		return BOOST_OVER_BUDGET;
 	if (vtime_before(seen->now_ns, host_clock_ns))
 		return BOOST_HOST_SPENT;
+	if (seen->is_woken && vtime_before(half_spent_ns, vm_clock_ns))
+		return BOOST_VM_AHEAD;
 	if (vtime_before(last_tenth_ns, host_clock_ns) && vtime_before(half_spent_ns, vm_clock_ns))
 		return BOOST_VM_AHEAD;
 	return BOOST_GRANTED;

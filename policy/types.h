@@ -93,7 +93,8 @@ enum cause {
 	CAUSE_HOLDER = 9,	     /* it was stopped while it held something (held.h) */
 	CAUSE_HEIR = 10,	     /* nobody holds a lock that others wait for, and it waits (heirs.h) */
 	CAUSE_MAX_WAIT = 11,	     /* it has waited for nearly its VM's bound (max_wait.h) */
-	CAUSE_COUNT = 12,
+	CAUSE_WOKEN = 12,	     /* it was woken, and what runs on its pCPU isn't to stop for it */
+	CAUSE_COUNT = 13,
 };
 
 #endif

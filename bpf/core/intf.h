@@ -61,7 +61,7 @@ struct run_config {
 	u32 tracing;			     /* trace.bpf.h */
 	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	u32 looks_for_interrupts;	     /* policy/looks.h */
-	u32 reserved;
+	u32 boosts_woken;		     /* beside: a vCPU that was woken and has to wait is asked for */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 	/* How long vCPUs may wait, at the start (policy/max_wait.h); 0: for ever. */

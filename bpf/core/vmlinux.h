@@ -96,8 +96,16 @@ struct task_group {
 	struct cgroup_subsys_state css;
 };
 
+struct task_struct;
+
+struct rq {
+	struct task_struct *curr;
+	int cpu;
+};
+
 struct cfs_rq {
 	int throttle_count; /* with CONFIG_CFS_BANDWIDTH */
+	struct rq *rq;	    /* with CONFIG_FAIR_GROUP_SCHED */
 };
 
 struct sched_entity {
@@ -107,6 +115,10 @@ struct sched_entity {
 
 struct thread_struct {
 	unsigned long sp;
+};
+
+struct thread_info {
+	unsigned long flags;
 };
 
 struct hlist_node {
@@ -122,6 +134,7 @@ struct preempt_notifier {
 };
 
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int flags;
 	int nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
@@ -129,7 +142,7 @@ struct task_struct {
 	int rcu_read_lock_nesting; /* with CONFIG_PREEMPT_RCU */
 	struct sched_ext_entity scx;
 	struct sched_entity se;
-	bool throttled; /* from 6.18 on, with CONFIG_CFS_BANDWIDTH */
+	bool throttled;			     /* from 6.18 on, with CONFIG_CFS_BANDWIDTH */
 	unsigned long core_cookie;	     /* with CONFIG_SCHED_CORE */
 	struct task_group *sched_task_group; /* with CONFIG_CGROUP_SCHED */
 	struct css_set *cgroups;

@@ -12,8 +12,7 @@
  *            a micro slice.
  *            Bounds on waits (policy/max_wait.h) ask, too: the helper looks at whoever waits, and whoever is
  *            due has a whole micro slice, which no budget refuses or is charged for.
- * Limits.    A woken vCPU that has to wait is boosted only once the next interrupt comes for it, or for its
- *            VM's bound: nothing here knows whether the kernel will run it at once.
+ *            A vCPU that was woken has a whole one, too, if it has to wait: what it was woken for isn't known.
  */
 #ifndef BPF_BOOST_H
 #define BPF_BOOST_H
@@ -77,9 +76,15 @@ static __always_inline bool is_for_bound(const struct vcpu *vcpu)
 	return boost_of(vcpu)->cause == CAUSE_MAX_WAIT;
 }
 
+/* Nobody asks for it but its own wait. So no exit shows that it is served, and it has a whole micro slice. */
+static __always_inline bool asks_for_itself(const struct vcpu *vcpu)
+{
+	return is_for_bound(vcpu) || boost_of(vcpu)->cause == CAUSE_WOKEN;
+}
+
 static __always_inline bool tell_helper(const struct vcpu *vcpu, u32 slot, u32 kind)
 {
-	bool by_itself = is_for_bound(vcpu) || (u32)bpf_get_current_task_btf()->pid == vcpu->pid;
+	bool by_itself = asks_for_itself(vcpu) || (u32)bpf_get_current_task_btf()->pid == vcpu->pid;
 	struct boost_event event = {.kind = kind,
 				    .slot = slot,
 				    .tid = vcpu->pid,
@@ -103,7 +108,8 @@ static __always_inline u32 decide(const struct vcpu *vcpu, u32 slot, const struc
 					 .is_seen = boost_of(vcpu)->is_seen,
 					 .is_real_time = boost_of(vcpu)->is_real_time,
 					 .is_pinned = boost_of(vcpu)->is_pinned,
-					 .for_bound = is_for_bound(vcpu)};
+					 .for_bound = is_for_bound(vcpu),
+					 .is_woken = boost_of(vcpu)->cause == CAUSE_WOKEN};
 	u32 decision = decide_on_boost(&limits, &seen);
 
 	RECORD(RECORD_BOOST, slot, boost, {.config = limits, .seen = seen, .decision = decision});
@@ -276,7 +282,7 @@ __noinline int look_at_exit(u32 slot, u64 rip, u32 is_boosted)
 	struct micro_slice_decision decision;
 	u32 class;
 
-	if (!vcpu || vcpu->state != VCPU_MICRO || (is_boosted && is_for_bound(vcpu)))
+	if (!vcpu || vcpu->state != VCPU_MICRO || (is_boosted && asks_for_itself(vcpu)))
 		return 0;
 	class = look_at_count(slot, classify_rip(slot, vcpu->vm, vcpu->kvm_vcpu, rip));
 	decision = look_at_boost(vcpu, slot, class, 0);

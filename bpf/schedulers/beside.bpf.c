@@ -403,13 +403,46 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 		vcpu->state = VCPU_RUNNING;
 }
 
+/* TIF_NEED_RESCHED: include/asm-generic/thread_info_tif.h, 6.18; before, arch/x86/include/asm/thread_info.h */
+#define NEED_RESCHED (LINUX_KERNEL_VERSION >= (6 << 16 | 18 << 8) ? 1ul << 4 : 1ul << 3)
+
+/*
+ * The pCPU on which a vCPU that was woken has to wait: somebody else runs there, and goes on. -1: it runs at
+ * once, because nobody runs there or because the kernel has whoever runs stop for it (wakeup_preempt() is
+ * before the tracepoint, ttwu_do_activate()). -1 also where nothing tells, without CONFIG_FAIR_GROUP_SCHED.
+ */
+static __always_inline s32 woken_waits_on(struct task_struct *p)
+{
+	struct cfs_rq *queue = NULL;
+	struct task_struct *current;
+	struct rq *rq;
+
+	if (!bpf_core_field_exists(p->se.cfs_rq) || !bpf_core_field_exists(queue->rq))
+		return -1;
+	queue = BPF_CORE_READ(p, se.cfs_rq);
+	rq = BPF_CORE_READ(queue, rq);
+	current = BPF_CORE_READ(rq, curr);
+	if (!BPF_CORE_READ(current, pid) || BPF_CORE_READ(current, thread_info.flags) & NEED_RESCHED)
+		return -1;
+	return BPF_CORE_READ(rq, cpu);
+}
+
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
-	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct vcpu *vcpu = vcpu_of(tctx);
+	s32 waits_on;
 
-	if (!vcpu || !vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE))
+	if (!tctx || !vcpu || !vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE))
 		return 0;
 	vcpu->runnable_at_ns = bpf_ktime_get_ns();
+	if (!config.boosts_woken)
+		return 0;
+	waits_on = woken_waits_on(p);
+	if (waits_on < 0)
+		return 0;
+	boost_of(vcpu)->stopped_on = waits_on;
+	ask_for_boost(tctx->vcpu - 1, CAUSE_WOKEN, 0);
 	return 0;
 }

@@ -382,6 +382,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     };
     let mut host_vm = HostVm::new(vm.vcpus as u32, vm.weight, affinity);
     host_vm.knobs = vm.knobs;
+    host_vm.are_tasks = vm.are_tasks;
     host_vm.own_max_wait_ns = vm.max_wait_ns;
     host_vm.pins = vm.pins.iter().map(|&pcpu| PcpuId::from_index(pcpu)).collect();
     host_vm

@@ -126,6 +126,7 @@ pub fn beside() -> BesideConfig {
         host_percent: 5,
         max_wait_ns: 0,
         max_wait_each_ns: 0,
+        woken: false,
         pay_back: false,
         holders: HolderRules::PAPER,
     }

@@ -160,6 +160,7 @@ const SCHEDULERS: [Row; 8] = [
             "critical_by",
             "heirs",
             "max_wait",
+            "woken",
             "pay_back",
         ],
         read_beside,
@@ -336,9 +337,9 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
     const HOST_PERCENT_MAX: u32 = 50;
     let project = (AccelerateConfig::DEFAULT, true);
     let rules = [("project", project), (PAPER, (AccelerateConfig::PAPER, false))];
-    let (rules, is_bounded) = table.choice("rules", &rules)?.unwrap_or(project);
+    let (rules, is_the_projects) = table.choice("rules", &rules)?.unwrap_or(project);
     let micro_slice_ns = required_time(table, "micro_slice")?;
-    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, micro_slice_ns, is_bounded)?;
+    let (max_wait_ns, max_wait_each_ns) = bounds::of_policy(table, micro_slice_ns, is_the_projects)?;
     let boost_percent = table.parsed("boost_percent", |text| match units::percent(text)? {
         percent if !(1..=HOST_PERCENT_MAX).contains(&percent) => Err("allowed: 1 % to 50 %".to_owned()),
         percent => Ok(percent),
@@ -353,6 +354,7 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
         host_percent: (boost_percent * VMS_PER_HOST_BUDGET).min(HOST_PERCENT_MAX),
         max_wait_ns,
         max_wait_each_ns,
+        woken: table.boolean("woken")?.unwrap_or(is_the_projects),
         pay_back: table.boolean("pay_back")?.unwrap_or(false),
         holders: read_holders(table)?,
     }))

@@ -3,8 +3,10 @@
 
 use crate::common::{run, scenario};
 use microslice_engine::report::RunReport;
+use microslice_experiments::scenario::{Overrides, parse};
 use microslice_model::config::*;
 use microslice_model::counters::FailedPull;
+use microslice_policy::Cause;
 
 fn failed(report: &RunReport, reason: FailedPull) -> u64 {
     report.pool.failed_pulls().find(|(other, _)| *other == reason).map_or(0, |(_, count)| count)
@@ -64,6 +66,51 @@ fn a_guest_that_asks_all_the_time_has_no_more_than_its_budget() {
         boosted_ns * 200 > config.host.pcpus as u64 * report.measured_ns,
         "it uses what it may: {boosted_ns}"
     );
+}
+
+/// A VM that sleeps beside two that compute, on four pCPUs.
+const SLEEPER: &str = r#"
+    host = { extends = "xeon-e5645", pcpus = 4, llc_pcpus = 0, smt_threads = 1 }
+    warmup = "500 ms"
+    duration = "1500 ms"
+
+    [[vm]]
+    name = "sleeps"
+    vcpus = 4
+    kernel = "linux-modern"
+
+    [[vm.workloads]]
+    name = "sleeps"
+    threads = "per vcpu"
+    program = [{ compute = "200 us" }, { sleep = "1 ms" }, { progress = 1 }]
+
+    [[vm]]
+    name = "computes"
+    vcpus = 4
+    kernel = "linux-modern"
+    workloads = ["swaptions"]
+
+    [[vm]]
+    name = "computes-too"
+    vcpus = 4
+    kernel = "linux-modern"
+    workloads = ["swaptions"]
+"#;
+
+#[test]
+fn a_woken_vcpu_that_has_to_wait_is_boosted() {
+    let wake_wait = |policy: &str| {
+        let overrides = Overrides { policy: Some(policy.to_owned()), ..Overrides::default() };
+        let mut config = parse("sleeper.toml", SLEEPER, &overrides).expect("a scenario").config;
+        config.check = true;
+        let report = run(&config);
+        let woken = report.pool.accelerations().filter(|(_, cause, _)| *cause == Cause::Woken);
+        (report.vms[0].wake_waits.mean().expect("wake-ups"), woken.map(|(.., count)| count).sum::<u64>())
+    };
+    let (without, none) = wake_wait("beside+woken=false");
+    let (with, some) = wake_wait("beside");
+    assert_eq!((none, wake_wait("beside:paper").1), (0, 0));
+    assert!(some > 100 && with * 4.0 < without * 3.0, "{with} ns with {some} boosts, {without} ns without");
 }
 
 #[test]

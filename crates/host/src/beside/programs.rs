@@ -215,6 +215,7 @@ fn run_config(host: &Host, settings: &Settings) -> RunConfig {
         fair_share: FairShareConfig::DEFAULT,
         dry_run: u32::from(settings.dry_run),
         recording: u32::from(settings.record.is_some()),
+        boosts_woken: u32::from(settings.rules.boosts_woken()),
         pcpu_count: host.topology.pcpu_count,
         vm_places: VMS_MAX,
         critical_by: settings.critical_by.into(),

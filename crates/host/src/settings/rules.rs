@@ -29,6 +29,11 @@ impl Rules {
     pub fn lends(self) -> bool {
         self == Self::Project
     }
+
+    /// Beside the kernel's own scheduler: is a vCPU boosted because it was woken and has to wait?
+    pub fn boosts_woken(self) -> bool {
+        self == Self::Project
+    }
 }
 
 impl std::str::FromStr for Rules {

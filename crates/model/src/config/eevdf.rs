@@ -43,6 +43,8 @@ pub struct BesideConfig {
     /// For each vCPU that wants to run and that a pCPU has, if that is longer; 0: the bound is as it is.
     #[serde(skip_serializing_if = "is_none")]
     pub max_wait_each_ns: u64,
+    /// A vCPU that was woken and has to wait is boosted.
+    pub woken: bool,
     /// What boosts brought a VM's group is taken from what it has by weight.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pay_back: bool,

@@ -13,6 +13,8 @@ pub struct HostVm {
     pub(super) only_pcpu: Option<PcpuId>,
     /// The one pCPU of each vCPU; empty: they aren't pinned.
     pub pins: Vec<PcpuId>,
+    /// Tasks of the host, of which a real scheduler knows that they aren't vCPUs.
+    pub are_tasks: bool,
     /// How long its vCPUs may wait: what it asks for itself, and what its scheduler looks to; 0: for ever.
     pub own_max_wait_ns: Option<u64>,
     pub max_wait_ns: u64,
@@ -40,6 +42,7 @@ impl HostVm {
             vcpus,
             weight,
             affinity: affinity.into(),
+            are_tasks: false,
             own_max_wait_ns: None,
             max_wait_ns: 0,
             knobs: crate::config::VmKnobs::default(),

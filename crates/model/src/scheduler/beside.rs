@@ -6,7 +6,8 @@
 //!            (`accelerate.h`). Help is always there, since there is no pool that could be empty. What was
 //!            granted is carried out by the helper (`mechanisms/boost.rs`). The real-time class runs first,
 //!            and yields to none (`yield_to_task_fair` is the fair class's). KVM's directed yields go ahead.
-//! Limits.    No patience, no lending: waiters are EEVDF's business. Woken vCPUs aren't asked about.
+//!            Whoever was woken is asked for if nothing stops for it.
+//! Limits.    No patience, no lending: waiters are EEVDF's business.
 
 use super::eevdf::FairClass;
 use super::mechanisms::answers::Answers;
@@ -34,6 +35,7 @@ pub struct Beside<Fair> {
     holders: Holders,
     max_wait: MaxWait,
     pay_back: PayBack,
+    asks_for_woken: bool,
 }
 
 /// Help is always there.
@@ -56,6 +58,7 @@ impl<Fair: FairClass> Beside<Fair> {
             holders: Holders::new(&config.holders, machine),
             max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
             pay_back: PayBack::new(config.pay_back, machine),
+            asks_for_woken: config.woken,
         }
     }
 
@@ -199,6 +202,11 @@ impl<Fair: FairClass> Beside<Fair> {
 impl<Fair: FairClass> Scheduler for Beside<Fair> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.fair.wake(machine, vcpu);
+        let is_vcpu = !machine.vms[machine.vcpus[vcpu].vm].are_tasks;
+        let waits_on = self.fair.queue_of(machine, vcpu);
+        if self.asks_for_woken && is_vcpu && !machine.wants_schedule(waits_on) {
+            self.ask(machine, vcpu, Cause::Woken);
+        }
     }
 
     fn schedule(

@@ -51,6 +51,16 @@ fn where_the_hosts_budget_is_used_up_nobody_is_boosted() {
 }
 
 #[test]
+fn half_of_a_vms_budget_is_for_those_that_others_wait_for() {
+    let half_spent = BoostObservation { vm_clock_ns: NOW - SECOND / 2 + 1, ..asked() };
+    let woken = BoostObservation { is_woken: 1, ..half_spent };
+    assert_eq!(decide_on_boost(&CONFIG, &half_spent), BoostDecision::Granted);
+    assert_eq!(decide_on_boost(&CONFIG, &woken), BoostDecision::VmAhead);
+    let earlier = BoostObservation { vm_clock_ns: NOW - SECOND / 2, ..woken };
+    assert_eq!(decide_on_boost(&CONFIG, &earlier), BoostDecision::Granted);
+}
+
+#[test]
 fn the_last_tenth_of_the_hosts_budget_is_for_those_that_have_half_of_their_own() {
     let soon_spent = BoostObservation { host_clock_ns: NOW - SECOND / 10 + 1, ..asked() };
     let ahead = BoostObservation { vm_clock_ns: NOW - SECOND / 2 + 1, ..soon_spent };
@@ -138,7 +148,7 @@ proptest! {
     ) {
         let config = BoostConfig { burst_ns, vm_percent, host_percent, pcpu_count, reserved: 0 };
         let seen = BoostObservation {
-            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, for_bound: 0,
+            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, for_bound: 0, is_woken: 0, reserved: 0,
         };
         let decision = decide_on_boost(&config, &seen);
         if decision == BoostDecision::Granted {

@@ -9,8 +9,7 @@
 //!            sleeps, or is seen to be served; then it is an ordinary one again. Its VM and the host are
 //!            charged for what it ran (`policy/boost_budget.h`).
 //! Limits.    A vCPU that the kernel runs before the helper comes has missed its boost. Some exits could show
-//!            that a boosted vCPU has been served; of these the model has pause loops. No vCPU is boosted
-//!            because it was woken.
+//!            that a boosted vCPU has been served; of these the model has pause loops.
 
 use crate::bits::Bits;
 use crate::config::{BesideConfig, BoostCosts};
@@ -155,6 +154,8 @@ impl Boosts {
             is_real_time: 0,
             is_pinned: u32::from(machine.only_pcpu(vcpu).is_some()),
             for_bound: u32::from(cause == Cause::MaxWait),
+            is_woken: u32::from(cause == Cause::Woken),
+            reserved: 0,
         };
         match policy::decide_on_boost(&self.budget, &seen) {
             BoostDecision::Granted => {}

@@ -28,8 +28,8 @@ const LITTLE_BUDGET: &str = "exec microslice run --scheduler beside --json --mic
                              --max-wait none --stats 1";
 pub(super) const DEBIAN_12: &str = "6.1";
 /// What guests with paravirtual helpers ask by. That a lock's holder is stopped in critical code while a
-/// waiter has halted is rare, and no vCPU is boosted because it was woken.
-const CAUSES: [&str; 4] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq"];
+/// waiter has halted is rare.
+const CAUSES: [&str; 5] = ["pv_yield", "resched_ipi", "call_function_ipi", "virq", "woken"];
 
 pub(super) fn host_of(series: &str) -> Testbed {
     Testbed::new(series).and_then(|testbed| testbed.with_guest_kernels(&[DEFAULT_GUEST])).expect("kernels")
