@@ -10,8 +10,8 @@
  *            none, no VM is.
  *            A VM that has used much is refused first: the last tenth of the host's burst is for VMs that
  *            still have half of their own.
- *            A vCPU that was woken is refused once half of its VM's burst is spent: the other half is for those
- *            that siblings or interrupts wait for.
+ *            A vCPU that was woken is refused once half of its VM's burst is spent: the other half is for
+ *            those that siblings or interrupts wait for.
  *            What a bound on waits asks for is neither refused nor counted here (max_wait.h).
  * Formula.   cost  = ran_ns * 100 / (percent * pcpu_count)
  *            clock = max(clock, now - burst_ns) + cost
@@ -40,7 +40,7 @@ enum boost_decision {
 	BOOST_REAL_TIME = 2,   /* the operator made it real-time, or gave it a deadline */
 	BOOST_PINNED = 3,      /* it may run on only one pCPU, chosen by the operator */
 	BOOST_OVER_BUDGET = 4, /* its VM has used up its budget */
-	/* Its VM has used much of its budget, and the host's is nearly used up, or the vCPU was only woken. */
+	/* Its VM has used much of its budget. The host's is nearly spent, or the vCPU was only woken. */
 	BOOST_VM_AHEAD = 5,
 	BOOST_NO_ROOM = 6,    /* the ring buffer to the helper is full */
 	BOOST_HOST_SPENT = 7, /* all VMs together have used up the host's budget */

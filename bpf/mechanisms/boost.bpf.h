@@ -12,7 +12,7 @@
  *            a micro slice.
  *            Bounds on waits (policy/max_wait.h) ask, too: the helper looks at whoever waits, and whoever is
  *            due has a whole micro slice, which no budget refuses or is charged for.
- *            A vCPU that was woken has a whole one, too, if it has to wait: what it was woken for isn't known.
+ *            A vCPU that was woken and has to wait has a whole one, too: nobody knows what it was woken for.
  */
 #ifndef BPF_BOOST_H
 #define BPF_BOOST_H

@@ -403,7 +403,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 		vcpu->state = VCPU_RUNNING;
 }
 
-/* TIF_NEED_RESCHED: include/asm-generic/thread_info_tif.h, 6.18; before, arch/x86/include/asm/thread_info.h */
+/* TIF_NEED_RESCHED: asm-generic/thread_info_tif.h from 6.18 on, x86's asm/thread_info.h before. */
 #define NEED_RESCHED (LINUX_KERNEL_VERSION >= (6 << 16 | 18 << 8) ? 1ul << 4 : 1ul << 3)
 
 /*

@@ -51,7 +51,7 @@ fn where_the_hosts_budget_is_used_up_nobody_is_boosted() {
 }
 
 #[test]
-fn half_of_a_vms_budget_is_for_those_that_others_wait_for() {
+fn half_of_a_budget_is_for_whom_others_wait_for() {
     let half_spent = BoostObservation { vm_clock_ns: NOW - SECOND / 2 + 1, ..asked() };
     let woken = BoostObservation { is_woken: 1, ..half_spent };
     assert_eq!(decide_on_boost(&CONFIG, &half_spent), BoostDecision::Granted);

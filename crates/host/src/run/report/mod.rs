@@ -183,7 +183,7 @@ pub(crate) mod tests {
     #[test]
     fn one_screenful_shows_every_vm_and_cause() {
         let text = report(vec![vm("web", 100, 1, 1)]).to_text();
-        assert!(text.lines().count() <= 30, "{text}");
+        assert!(text.lines().count() <= 31, "{text}");
         for word in ["web", "tlb_yield", "virq", "failed pulls", "in flight 0"] {
             assert!(text.contains(word), "{word} is missing in {text}");
         }
