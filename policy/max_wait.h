@@ -17,7 +17,7 @@
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
  *            most. Each costs two switches with cold caches, too. No budget refuses these. So a bound grows
  *            with the number of those that want to run: to `least` if somebody chose it, to `auto` if nobody
- *            did. Nobody is asked for twice before it has run.
+ *            did, and to a second at most. Nobody is asked for twice before it has run.
  */
 #ifndef POLICY_MAX_WAIT_H
 #define POLICY_MAX_WAIT_H

@@ -403,7 +403,10 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 		vcpu->state = VCPU_RUNNING;
 }
 
-/* TIF_NEED_RESCHED: asm-generic/thread_info_tif.h from 6.18 on, x86's asm/thread_info.h before. */
+/*
+ * TIF_NEED_RESCHED: asm-generic/thread_info_tif.h in 6.18, x86's asm/thread_info.h in 6.1 and 6.12. Elsewhere
+ * the wrong one costs the helper a look, or a vCPU its boost.
+ */
 #define NEED_RESCHED (LINUX_KERNEL_VERSION >= (6 << 16 | 18 << 8) ? 1ul << 4 : 1ul << 3)
 
 /*

@@ -202,9 +202,10 @@ impl<Fair: FairClass> Beside<Fair> {
 impl<Fair: FairClass> Scheduler for Beside<Fair> {
     fn wake(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         self.fair.wake(machine, vcpu);
-        let is_vcpu = !machine.vms[machine.vcpus[vcpu].vm].are_tasks;
-        let waits_on = self.fair.queue_of(machine, vcpu);
-        if self.asks_for_woken && is_vcpu && !machine.wants_schedule(waits_on) {
+        if !self.asks_for_woken || machine.vms[machine.vcpus[vcpu].vm].are_tasks {
+            return;
+        }
+        if !machine.wants_schedule(self.fair.queue_of(machine, vcpu)) {
             self.ask(machine, vcpu, Cause::Woken);
         }
     }

@@ -144,11 +144,12 @@ proptest! {
     #[test]
     fn any_observation_has_a_decision(
         now_ns: u64, vm_clock_ns: u64, host_clock_ns: u64, is_seen: u32, is_real_time: u32, is_pinned: u32,
-        burst_ns: u64, vm_percent: u32, host_percent: u32, pcpu_count: u32, ran_ns: u64,
+        is_woken: u32, burst_ns: u64, vm_percent: u32, host_percent: u32, pcpu_count: u32, ran_ns: u64,
     ) {
         let config = BoostConfig { burst_ns, vm_percent, host_percent, pcpu_count, reserved: 0 };
         let seen = BoostObservation {
-            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, for_bound: 0, is_woken: 0, reserved: 0,
+            now_ns, vm_clock_ns, host_clock_ns, is_seen, is_real_time, is_pinned, is_woken,
+            for_bound: 0, reserved: 0,
         };
         let decision = decide_on_boost(&config, &seen);
         if decision == BoostDecision::Granted {
