@@ -160,6 +160,17 @@ static __always_inline u32 wants_to_run(u32 slot)
 	return vcpu && vcpu->kvm_vcpu && vcpu->state != VCPU_BLOCKED;
 }
 
+/*
+ * The bound grows with so many that run or want to. Not static: within the loop that counts them 6.18's
+ * verifier fails with -EFAULT.
+ */
+__noinline int share_bound(u32 wanting_count)
+{
+	bound_ns =
+	    max_wait_shared_ns(config.max_wait_ns, config.max_wait_each_ns, wanting_count, config.pcpu_count);
+	return 0;
+}
+
 /* Until the next look at some slots. A round over all of them goes on without a pause for what waits. */
 static __always_inline u64 next_look_ns(const struct look_state *state, u64 longest_ns)
 {
@@ -193,8 +204,7 @@ static int look_at_waiting(void *map, u32 *key, struct waiting_timer *timer)
 	timer->longest_ns = longest_ns;
 	timer->wanting_count = wanting_count;
 	if (!state.next && config.max_wait_each_ns)
-		bound_ns = max_wait_shared_ns(config.max_wait_ns, config.max_wait_each_ns, wanting_count,
-					      config.pcpu_count);
+		share_bound(wanting_count);
 	/* Where the kernel refuses it there are no looks any more. */
 	START_TIMER(&timer->timer, next_look_ns(&state, longest_ns), 0, host_stats.interrupts_timers_refused);
 	return 0;
