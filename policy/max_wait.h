@@ -13,7 +13,7 @@
  *            1/WAIT_ROOM of the host
  *            auto  = MAX_WAIT_AUTO_NS, or for each vCPU that wants to run and that a pCPU has
  *            MAX_WAIT_EACH_NS or MAX_WAIT_EACH_SLICES micro slices, whichever is longest
- *            pause after a look = MAX_WAIT_PAUSE times what it took, at least
+ *            pause after a look = MAX_WAIT_PAUSE times what reading took, at least
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
  *            most. Each costs two switches with cold caches, too. No budget refuses these. So a bound grows
  *            with the number of those that want to run: to `least` if somebody chose it, to `auto` if nobody

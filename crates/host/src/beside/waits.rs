@@ -6,8 +6,8 @@
 //! Mechanism. The helper reads all vCPUs' states in mapped memory when the longest wait may be due. For those
 //!            that are it runs a BPF program, the longest wait first. That one decides, counts, and asks the
 //!            helper for a boost like any hint.
-//! Limits.    A vCPU is looked at from `NEW_VCPUS` after it came at the latest. One that its cgroup's
-//!            `cpu.max` has throttled while it ran has no bound until it runs again.
+//! Limits.    A vCPU is looked at from `NEW_VCPUS` after it came at the latest, on a very slow host later. One
+//!            that its cgroup's `cpu.max` has throttled while it ran has no bound until it runs again.
 
 use crate::bpf::mapped_array::MappedArray;
 use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// How often new vCPUs are looked for.
+/// How often new vCPUs are looked for, at most.
 const NEW_VCPUS: Duration = Duration::from_millis(100);
 
 /// The looks of one host.
@@ -35,16 +35,16 @@ pub struct Waits {
     bound_ns: u64,
     /// The program that decides.
     program: OwnedFd,
-    /// The slots in use, and when they were found.
+    /// The slots in use, and when they are looked for again.
     slots: Vec<u32>,
-    found_ns: u64,
+    find_at_ns: u64,
 }
 
 impl Waits {
     pub fn new(settings: &Settings, pcpu_count: u32, program: OwnedFd) -> Self {
         let least_ns = settings.max_wait().bound_ns();
         let each_ns = settings.max_wait().each_ns(settings.micro_slice_us);
-        Self { least_ns, each_ns, pcpu_count, bound_ns: least_ns, program, slots: Vec::new(), found_ns: 0 }
+        Self { least_ns, each_ns, pcpu_count, bound_ns: least_ns, program, slots: Vec::new(), find_at_ns: 0 }
     }
 
     /// Asks for those that are due. Returns in how long to look again; `None`: there is no bound.
@@ -52,12 +52,8 @@ impl Waits {
         if self.bound_ns == 0 {
             return None;
         }
+        self.find_vcpus(vcpus);
         let now_ns = monotonic_ns();
-        if now_ns.saturating_sub(self.found_ns) >= NEW_VCPUS.as_nanos() as u64 {
-            self.found_ns = now_ns;
-            let in_use = |slot: &u32| vcpus.get::<Vcpu>(*slot).is_some_and(|vcpu| vcpu.in_use != 0);
-            self.slots = (0..VCPUS_MAX).filter(in_use).collect();
-        }
         self.share(vcpus);
         let (mut due, mut longest_ns) = (Vec::new(), 0);
         for &slot in &self.slots {
@@ -80,14 +76,30 @@ impl Waits {
                 due.push((vcpu.runnable_at_ns, slot));
             }
         }
+        // What asking takes isn't counted: nobody is asked for again before it has run.
+        let took_ns = monotonic_ns().saturating_sub(now_ns);
         due.sort_unstable();
         due.into_iter().for_each(|(_, slot)| self.ask(slot));
-        let took_ns = monotonic_ns().saturating_sub(now_ns);
         let pause_ns = wait_next_look_ns(self.bound_ns, longest_ns).max(wait_look_pause_ns(took_ns));
         Some(Duration::from_nanos(took_ns + pause_ns))
     }
 
-    /// A bound that nobody chose is for as many as run or want to.
+    /// There are thousands of slots, of which most are free: they are looked at seldom, by one word each.
+    fn find_vcpus(&mut self, vcpus: &MappedArray) {
+        const IN_USE: usize = std::mem::offset_of!(Vcpu, in_use);
+        const { assert!(IN_USE % size_of::<u64>() == 0) };
+        let now_ns = monotonic_ns();
+        if now_ns < self.find_at_ns {
+            return;
+        }
+        let in_use = |slot: &u32| vcpus.get_at::<u32>(*slot, IN_USE).is_some_and(|in_use| in_use != 0);
+        self.slots = (0..VCPUS_MAX).filter(in_use).collect();
+        let found_ns = monotonic_ns();
+        let pause_ns = wait_look_pause_ns(found_ns.saturating_sub(now_ns));
+        self.find_at_ns = found_ns + pause_ns.max(NEW_VCPUS.as_nanos() as u64);
+    }
+
+    /// The bound is for as many as run or want to.
     fn share(&mut self, vcpus: &MappedArray) {
         if self.each_ns == 0 {
             return;

@@ -68,6 +68,11 @@ impl MappedArray {
         read(self.value(key)?)
     }
 
+    /// Reads what stands in a value so many bytes from its beginning, a multiple of a word.
+    pub fn get_at<T: FromBytes + IntoBytes>(&self, key: u32, offset: usize) -> Option<T> {
+        read(self.value(key)?.get(offset / WORD..)?)
+    }
+
     /// Reads the end of a value: mechanisms keep their state behind the core's.
     pub fn get_last<T: FromBytes + IntoBytes>(&self, key: u32) -> Option<T> {
         let words = self.value(key)?;

@@ -47,7 +47,8 @@ fn pinned_vcpus_are_bounded_too() {
     }
     let all: Vec<&LabVm> = vms.iter().collect();
     let report = bounded(&lab, &all, 2, &[]);
-    let boosts = of_vm(&report, &vms[0])["accelerations"]["total"].as_u64();
-    assert!(boosts > Some(5), "{report}");
-    assert_eq!(of_vm(&report, &vms[0])["failed_pulls"]["pinned"], 0, "{report}");
+    let vm = of_vm(&report, &vms[0]);
+    assert!(vm["accelerations"]["by_cause"]["max_wait"].as_u64() > Some(5), "{report}");
+    // Whoever was only woken is refused.
+    assert_eq!(vm["failed_pulls"]["pinned"], vm["acceleration_requests"]["by_cause"]["woken"], "{report}");
 }
