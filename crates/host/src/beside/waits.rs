@@ -6,8 +6,8 @@
 //! Mechanism. The helper reads all vCPUs' states in mapped memory when the longest wait may be due. For those
 //!            that are it runs a BPF program, the longest wait first. That one decides, counts, and asks the
 //!            helper for a boost like any hint.
-//! Limits.    A vCPU is looked at from `NEW_VCPUS` after it came at the latest, on a very slow host later. One
-//!            that its cgroup's `cpu.max` has throttled while it ran has no bound until it runs again.
+//! Limits.    A vCPU is looked at from `NEW_VCPUS` after it came at the latest, on a very slow host later.
+//!            One that its cgroup's `cpu.max` has throttled while it ran has no bound until it runs again.
 
 use crate::bpf::mapped_array::MappedArray;
 use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
@@ -87,7 +87,7 @@ impl Waits {
     /// There are thousands of slots, of which most are free: they are looked at seldom, by one word each.
     fn find_vcpus(&mut self, vcpus: &MappedArray) {
         const IN_USE: usize = std::mem::offset_of!(Vcpu, in_use);
-        const { assert!(IN_USE % size_of::<u64>() == 0) };
+        const { assert!(IN_USE.is_multiple_of(size_of::<u64>())) };
         let now_ns = monotonic_ns();
         if now_ns < self.find_at_ns {
             return;
