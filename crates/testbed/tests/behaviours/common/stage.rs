@@ -7,6 +7,7 @@ use microslice_testbed::{Guest, GuestSpec, Host, Standstill, Testbed, built_bina
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A kernel that no guest of these tests runs, though the default host has its image.
 pub const OTHER_KERNEL: &str = "6.1-cloud";
@@ -51,6 +52,7 @@ pub fn on_machine(
     specs: &[GuestSpec],
     test: impl Fn(&Host, &[Guest]),
 ) {
+    assert_time_is_left();
     // A test that failed left a usable stage, or a host that is looked at below.
     let mut stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner);
     let _turn = {
@@ -64,6 +66,17 @@ pub fn on_machine(
         *stage = Some(Stage { machine: machine.to_owned(), host, specs: Vec::new(), guests: Vec::new() });
     }
     unless_a_machine_is_lost(&mut stage, specs, test);
+}
+
+/// Ends a behaviour that would begin after the moment that `MICROSLICE_TESTS_UNTIL` names, in seconds since
+/// 1970. scripts/test.sh takes the words for no failure, and names who was left out.
+fn assert_time_is_left() {
+    let until = std::env::var("MICROSLICE_TESTS_UNTIL").ok().and_then(|until| until.parse().ok());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set").as_secs();
+    if until.is_some_and(|until: u64| now >= until) {
+        print("LEFT OUT: the time for tests is over");
+        panic!("left out");
+    }
 }
 
 /// Runs `test`, and again on a fresh host if it failed while a machine was lost: emulation loses one now and
