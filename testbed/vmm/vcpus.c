@@ -5,6 +5,8 @@
  * end with this one.
  *
  *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
+ *   vcpus 1 VCPUS beats -name=NAME                   vCPUs that count in memory, of a VM that is called
+ *                                                    NAME; reports as testbed/guest/main.c does
  *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM then
  *                                                    closes its VM, prints "left", and lives on
  *   vcpus VMS VCPUS pauses | interrupts | slides     vCPUs that mean ill (hostile.h)
@@ -22,8 +24,11 @@
  * one that naps sleeps for 10 ms, works for some microseconds, and prints each second by how much it was
  * woken too late on average: "late 120 us".
  */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
+#include <linux/kvm_para.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -48,6 +53,11 @@ typedef unsigned long long u64;
 /* Real mode: hlt; jmp to it. */
 static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
 static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
+/* Real mode: inc dword [BEATS]; jmp to it. */
+#define BEATS 0x1800
+/* Where a vCPU's steal time is, of 64 bytes. */
+#define STEAL_TIME(id) (0x1840ul + 64 * (id))
+static const unsigned char counting[] = {0x66, 0xff, 0x06, BEATS & 0xff, BEATS >> 8, 0xeb, 0xf9};
 
 /* Long mode: both halves of the address space show the first 2 MiB of memory. */
 #define UPPER_HALF 0xffffffff80000000ul
@@ -71,7 +81,7 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 #define HALTS_OF_WHO_LEAVES 5
 
 static int kvm, vm, ready;
-static bool spins, leaves, naps, in_kernel, mixed, takes_back, forged;
+static bool spins, beats, leaves, naps, in_kernel, mixed, takes_back, forged;
 static enum hostility hostility;
 static unsigned int not_now_us;
 static long busy;
@@ -125,6 +135,8 @@ static void write_memory(unsigned char *memory, long vcpu_count)
 		      *pd = (void *)(memory + PD - PAGE);
 
 	memcpy(memory, spins ? spinning : halting, sizeof(halting));
+	if (beats)
+		memcpy(memory, counting, sizeof(counting));
 	if (mixed) {
 		write_counting(memory, CODE + 64);
 		write_counting(memory + 64, UPPER_HALF + CODE);
@@ -157,6 +169,27 @@ static void enter_long_mode(struct kvm_sregs *sregs)
 	sregs->efer = EFER_LME_LMA;
 }
 
+/* As QEMU calls them. */
+static void name_vcpu(long id)
+{
+	char name[16];
+
+	snprintf(name, sizeof(name), "CPU %ld/KVM", id);
+	pthread_setname_np(pthread_self(), name);
+}
+
+/* KVM counts it for guests that ask for it only. Returns how many registers were set. */
+static int show_steal_time(int vcpu, long id)
+{
+	struct {
+		struct kvm_msrs msrs;
+		struct kvm_msr_entry entry;
+	} steal = {.msrs.nmsrs = 1,
+		   .entry = {.index = MSR_KVM_STEAL_TIME, .data = STEAL_TIME(id) | KVM_MSR_ENABLED}};
+
+	return ioctl(vcpu, KVM_SET_MSRS, &steal);
+}
+
 static void *run_vcpu(void *id)
 {
 	int vcpu = ioctl(vm, KVM_CREATE_VCPU, (long)id);
@@ -182,11 +215,18 @@ static void *run_vcpu(void *id)
 		die("vCPU that means ill");
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
+	if (beats) {
+		name_vcpu((long)id);
+		if (show_steal_time(vcpu, (long)id) != 1)
+			die("MSR_KVM_STEAL_TIME");
+	}
 	if (spins && write(ready, "", 1) != 1)
 		die("pipe");
 	for (int halts = 0; !leaves || halts < HALTS_OF_WHO_LEAVES; halts++) {
-		if (ioctl(vcpu, KVM_RUN, 0))
-			die("KVM_RUN");
+		/* A stop and its end interrupt it. */
+		while (ioctl(vcpu, KVM_RUN, 0))
+			if (errno != EINTR)
+				die("KVM_RUN");
 		if (run->exit_reason != KVM_EXIT_HLT) {
 			fprintf(stderr, "a vCPU ended: exit reason %u, suberror %u\n", run->exit_reason,
 				run->internal.suberror);
@@ -246,6 +286,37 @@ static void *nap(void *unused)
 	return unused;
 }
 
+/* A heartbeat is a tenth of a second in whose second a vCPU has run. Reports come each second. */
+#define BEATS_A_REPORT 10
+
+/* All vCPUs run: reports of them until this process ends. */
+static void report_beats(void)
+{
+	const volatile u32 *counted = (void *)(memory_of_vm + BEATS - PAGE);
+	unsigned long heartbeat = 0;
+	u32 before = *counted;
+
+	puts("{\"ready\": true}");
+	for (;;) {
+		fflush(stdout);
+		sleep(1);
+		if (*counted != before)
+			heartbeat += BEATS_A_REPORT;
+		before = *counted;
+		printf("{\"heartbeat\": %lu}\n", heartbeat);
+	}
+}
+
+/* Waits until so many vCPUs have halted, or are about to spin. */
+static void await_vcpus(int end, long left)
+{
+	char byte;
+
+	for (; left > 0; left--)
+		if (read(end, &byte, 1) != 1)
+			die("a vCPU");
+}
+
 /* The last holder closes the VM: this thread frees its vCPUs, and ran none of them. */
 static void leave(const pthread_t *threads, long vcpu_count)
 {
@@ -258,7 +329,7 @@ static void leave(const pthread_t *threads, long vcpu_count)
 	fflush(stdout);
 }
 
-static void run_vm(long vcpu_count)
+static void start_vm(long vcpu_count)
 {
 	const unsigned long bytes = not_now_us ? MEMORY_WITH_HINTS : MEMORY;
 	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -267,7 +338,6 @@ static void run_vm(long vcpu_count)
 	pthread_t *threads = calloc(vcpu_count, sizeof(*threads)), thread;
 	pthread_attr_t small;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (page == MAP_FAILED || !threads)
 		die("memory");
 	memory_of_vm = page;
@@ -287,6 +357,12 @@ static void run_vm(long vcpu_count)
 		die("pthread_create");
 	if (leaves)
 		leave(threads, vcpu_count);
+}
+
+static void run_vm(long vcpu_count)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	start_vm(vcpu_count);
 	for (;;)
 		pause();
 }
@@ -295,11 +371,11 @@ int main(int count, char **arguments)
 {
 	long vm_count = count >= 3 ? atol(arguments[1]) : 0, vcpu_count = count >= 3 ? atol(arguments[2]) : 0;
 	int ends[2];
-	char byte;
 
 	hostility = count == 4 ? hostility_of(arguments[3]) : NO_HOSTILITY;
-	spins =
-	    (count >= 4 && !strcmp(arguments[3], "spin")) || hostility == PAUSES || hostility == INTERRUPTS;
+	beats = count == 5 && vm_count == 1 && !strcmp(arguments[3], "beats");
+	spins = beats || (count >= 4 && !strcmp(arguments[3], "spin")) || hostility == PAUSES ||
+		hostility == INTERRUPTS;
 	leaves = count == 4 && !strcmp(arguments[3], "leave");
 	naps = count == 5 && !strcmp(arguments[4], "naps");
 	in_kernel = count == 5 && !strcmp(arguments[4], "kernel");
@@ -313,10 +389,10 @@ int main(int count, char **arguments)
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins && !leaves && !hostility) ||
-	    (count == 5 && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
+	    (count == 5 && !beats && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
 		fputs("usage: vcpus VMS VCPUS [leave | pauses | interrupts | slides | spin [busy=THREADS | "
 		      "naps | kernel | mixed | keeps=US | "
-		      "hints=US | forged=US]], or vcpus naps\n",
+		      "hints=US | forged=US]], vcpus 1 VCPUS beats -name=NAME, or vcpus naps\n",
 		      stderr);
 		return 2;
 	}
@@ -324,12 +400,17 @@ int main(int count, char **arguments)
 	if (kvm < 0 || pipe(ends))
 		die("/dev/kvm");
 	ready = ends[1];
+	if (beats) {
+		/* In this process, which is what is stopped and killed. */
+		prctl(PR_SET_NAME, "bare-guest");
+		start_vm(vcpu_count);
+		await_vcpus(ends[0], vcpu_count);
+		report_beats();
+	}
 	for (long i = 0; i < vm_count; i++)
 		if (!fork())
 			run_vm(vcpu_count);
-	for (long left = vm_count * vcpu_count; left > 0; left--)
-		if (read(ends[0], &byte, 1) != 1)
-			die("a vCPU");
+	await_vcpus(ends[0], vm_count * vcpu_count);
 	puts("ready");
 	fflush(stdout);
 	for (;;)

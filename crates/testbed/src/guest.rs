@@ -17,8 +17,8 @@ const SILENCE: Duration = Duration::from_secs(8);
 const READY: &str = "\"ready\"";
 /// A virtio device that is driven through I/O ports.
 const PORT_IO: &str = "disable-modern=on,disable-legacy=off,vectors=0";
-/// What QEMU says when KVM stops a guest for good; the guest's state follows.
-const STOPPED: &str = "KVM internal error";
+/// What a VMM says when KVM stops a guest for good: QEMU, whose guest's state follows, and that of bare vCPUs.
+const STOPPED: [&str; 2] = ["KVM internal error", "a vCPU ended"];
 
 /// What the guest kernel may know of its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,8 @@ pub struct GuestSpec {
     memory_mib: u32,
     kernel: String,
     pv: Pv,
-    workload: String,
+    /// None: vCPUs that compute without a kernel.
+    workload: Option<String>,
     network: Option<u8>,
     cgroup: Option<(String, u32)>,
     pcpus: Option<u32>,
@@ -64,7 +65,7 @@ impl GuestSpec {
             memory_mib: 256,
             kernel: kernels::DEFAULT_GUEST.into(),
             pv: Pv::On,
-            workload: "heartbeat".into(),
+            workload: Some("heartbeat".into()),
             network: None,
             cgroup: None,
             pcpus: None,
@@ -89,7 +90,13 @@ impl GuestSpec {
 
     /// What to run, as `testbed/guest/main.c` lists it: "mix", "hog:4", "shootdown,hog:2".
     pub fn workload(mut self, workload: &str) -> Self {
-        self.workload = workload.into();
+        self.workload = Some(workload.into());
+        self
+    }
+
+    /// vCPUs without a kernel that compute, and whose VMM reports heartbeats: they are there at once.
+    pub fn bare(mut self) -> Self {
+        self.workload = None;
         self
     }
 
@@ -119,38 +126,48 @@ impl GuestSpec {
     }
 
     fn command(&self, host: &Host) -> Result<String> {
+        let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();
+        let vmm = match &self.workload {
+            Some(workload) => self.qemu(host, workload)?,
+            None => format!("vcpus 1 {} beats -name={}", self.vcpus, self.name),
+        };
+        Ok(format!("{}exec {pinned}{vmm}", self.enters_cgroup()))
+    }
+
+    /// The shell's words before the VMM's: it begins in its cgroup.
+    fn enters_cgroup(&self) -> String {
+        let Some((cgroup, weight)) = &self.cgroup else { return String::new() };
+        let mut words = String::from("cd /sys/fs/cgroup && ");
+        for (at, _) in cgroup.match_indices('/').chain([(cgroup.len(), "")]) {
+            words += &format!(
+                "echo +cpu > cgroup.subtree_control; mkdir -p /sys/fs/cgroup/{above} && cd /sys/fs/cgroup/{above} && ",
+                above = &cgroup[..at]
+            );
+        }
+        words
+            + &format!(
+                "echo {weight} > cpu.weight && echo max > cpu.max && echo $$ > cgroup.procs && cd / && "
+            )
+    }
+
+    fn qemu(&self, host: &Host, workload: &str) -> Result<String> {
         let image = host.image(&self.kernel)?;
         let helpers = match self.pv {
             Pv::On => "",
             Pv::Off => ",kvm-pv-tlb-flush=off,kvm-pv-ipi=off,kvm-pv-sched-yield=off,kvm-pv-unhalt=off",
         };
-        let mut append =
-            format!("console=ttyS0 quiet loglevel=3 panic=-1 reboot=t WORKLOAD={}", self.workload);
+        let mut append = format!("console=ttyS0 quiet loglevel=3 panic=-1 reboot=t WORKLOAD={workload}");
         let mut network = String::new();
-        let mut before = String::new();
         if let Some(net) = self.network {
             append += &format!(" NETWORK=10.77.{net}");
             network = format!(
                 " -netdev tap,id=net,ifname=mstap{net},script=no,downscript=no -device virtio-net-pci,netdev=net,romfile=,{PORT_IO},mac=52:54:00:77:00:{net:02x}"
             );
         }
-        if let Some((cgroup, weight)) = &self.cgroup {
-            before = "cd /sys/fs/cgroup && ".into();
-            for (at, _) in cgroup.match_indices('/').chain([(cgroup.len(), "")]) {
-                before += &format!(
-                    "echo +cpu > cgroup.subtree_control; mkdir -p /sys/fs/cgroup/{above} && cd /sys/fs/cgroup/{above} && ",
-                    above = &cgroup[..at]
-                );
-            }
-            before += &format!(
-                "echo {weight} > cpu.weight && echo max > cpu.max && echo $$ > cgroup.procs && cd / && "
-            );
-        }
-        let pinned = self.pcpus.map(|mask| format!("taskset {mask:x} ")).unwrap_or_default();
         Ok(format!(
             // Devices on I/O ports, not memory-mapped: emulated SVM and KVM disagree about the latter
             // (docs/explanation/testbed.md).
-            "{before}exec {pinned}{qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
+            "{qemu} -M pc,accel=kvm,usb=off,hpet=off,vmport=off -bios qboot.rom -cpu host{helpers} \
              -smp {vcpus} -m {memory}M -nodefaults -no-user-config -no-reboot -display none \
              -name guest={name},debug-threads=on -kernel {kernel} -initrd {initrd} -append '{append}' \
              -serial file:/proc/self/fd/2 -monitor none -chardev stdio,id=report,signal=off \
@@ -172,15 +189,21 @@ impl Host {
         guests.pop().ok_or_else(|| Error::file("guest", "none was started"))
     }
 
-    /// Boots several guests side by side. A boot that stalls is tried again, and says so.
+    /// Boots several guests side by side. A boot that stalls is tried again, and says so. Bare ones come when
+    /// all others are up, whose boot they would disturb.
     pub fn start_guests(&self, specs: Vec<GuestSpec>) -> Result<Vec<Guest>> {
-        let start = Instant::now();
-        let launched: Vec<Process> = specs.iter().map(|spec| self.launch(spec)).collect::<Result<_>>()?;
-        let mut guests = Vec::new();
-        for (spec, process) in specs.into_iter().zip(launched) {
-            guests.push(self.wait_up(spec, process, start)?);
+        let mut guests: Vec<Option<Guest>> = specs.iter().map(|_| None).collect();
+        for bare in [false, true] {
+            let start = Instant::now();
+            let these = || specs.iter().enumerate().filter(|(_, spec)| spec.workload.is_none() == bare);
+            let launched: Vec<_> = these()
+                .map(|(at, spec)| Ok((at, spec.clone(), self.launch(spec)?)))
+                .collect::<Result<_>>()?;
+            for (at, spec, process) in launched {
+                guests[at] = Some(self.wait_up(spec, process, start)?);
+            }
         }
-        Ok(guests)
+        Ok(guests.into_iter().flatten().collect())
     }
 
     /// How many guests have run and then ended by themselves so far, as emulated SVM ends one now and then
@@ -237,13 +260,18 @@ impl Host {
     }
 }
 
+fn says_that_it_stopped(vmm: &Process) -> bool {
+    let said = vmm.stderr();
+    STOPPED.iter().any(|words| said.contains(words))
+}
+
 /// Waits for the workload's first line, for QEMU's end or for KVM's refusal to go on.
 fn wait_ready(process: &Process) -> Result<Line> {
     let deadline = Instant::now() + BOOT_PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match process.wait_for(READY, 0, left.min(Duration::from_secs(2))) {
-            Err(_) if !left.is_zero() && !process.has_ended() && !process.stderr().contains(STOPPED) => {}
+            Err(_) if !left.is_zero() && !process.has_ended() && !says_that_it_stopped(process) => {}
             result => return result,
         }
     }
@@ -271,7 +299,7 @@ impl Guest {
 
     /// Whether it runs no more: its QEMU ended (a guest that panics ends it), or KVM stopped it.
     pub fn has_ended(&self) -> bool {
-        self.process.has_ended() || self.process.stderr().contains(STOPPED)
+        self.process.has_ended() || says_that_it_stopped(&self.process)
     }
 
     /// Whether it has said nothing for much longer than the second between two of its reports.

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Standstill<'h>(&'h Host);
 
 impl<'h> Standstill<'h> {
-    /// Of all guests that QEMU runs on this host.
+    /// Of all guests on this host.
     pub fn of_guests(host: &'h Host) -> Result<Self> {
         let still = Self(host);
         still.signal("STOP")?;
@@ -18,7 +18,8 @@ impl<'h> Standstill<'h> {
     }
 
     fn signal(&self, name: &str) -> Result<()> {
-        let command = format!("for guest in $(pidof qemu-system-x86_64); do kill -{name} $guest; done");
+        let command =
+            format!("for guest in $(pidof qemu-system-x86_64 bare-guest); do kill -{name} $guest; done");
         self.0.must_run(&command, PATIENCE).map(drop)
     }
 }

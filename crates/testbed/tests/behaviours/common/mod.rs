@@ -60,7 +60,7 @@ pub fn start_scheduler_that_knows(host: &Host, guests: usize, flags: &str) -> Pr
 /// moment in which they are seen.
 pub fn wait_until_it_knows(host: &Host, guests: usize, process: &Process) {
     let vms = |report: &Value| report["vms"].as_array().cloned().unwrap_or_default();
-    statistics(process, |report| vms(report).len() == guests, "all guests");
+    statistics(process, |report| vms(report).len() >= guests, "all guests");
     let _still = stand_still(host);
     let are_known =
         |report: &Value| vms(report).iter().filter(|vm| vm["kernel"].is_string()).count() == guests;

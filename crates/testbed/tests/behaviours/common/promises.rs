@@ -1,4 +1,4 @@
-//! Rows of the promise table (`crates/promises`) with real guests.
+//! Rows of the promise table (`crates/promises`). Who computes there needs no kernel for it.
 
 use super::intervals::figure;
 use microslice_promises::{Kind, Load, Promise};
@@ -9,14 +9,14 @@ use std::time::Duration;
 pub fn guest(row: &Promise, name: &str) -> GuestSpec {
     let party = row.party(name);
     let vcpus = vcpus(row, name);
-    let workload = match party.does {
-        Load::Compute => "hog".to_owned(),
-        Load::Doze => "dozer".to_owned(),
+    let spec = GuestSpec::new(name).vcpus(vcpus);
+    let spec = match party.does {
+        Load::Compute => spec.bare(),
+        Load::Doze => spec.workload("dozer"),
         // One vCPU sends none.
-        Load::Shootdowns => format!("storm:{}", vcpus - 1),
+        Load::Shootdowns => spec.workload(&format!("storm:{}", vcpus - 1)),
         Load::Fork => panic!("{name} is no guest"),
     };
-    let spec = GuestSpec::new(name).workload(&workload).vcpus(vcpus);
     match party.pcpu_mask() {
         0 => spec,
         mask => spec.pinned(mask),

@@ -13,10 +13,7 @@ use std::sync::OnceLock;
 /// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have
 /// without PAUSE exits.
 fn mixed_guests(pv: Pv) -> [GuestSpec; 2] {
-    [
-        GuestSpec::new("a").workload("worker,mix,kallsyms").network(1).pv(pv),
-        GuestSpec::new("b").workload("hog").pv(pv),
-    ]
+    [GuestSpec::new("a").workload("worker,mix,kallsyms").network(1).pv(pv), GuestSpec::new("b").bare()]
 }
 
 /// A while of acceleration.
@@ -38,7 +35,7 @@ fn accelerated() -> &'static Accelerated {
     ACCELERATED.get_or_init(|| {
         observed(&mixed_guests(Pv::Off), |host, guests| {
             let _echo = host.start_echo().expect("the other end of the ping-pong");
-            let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --record /tmp/run.rec"));
+            let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --record /tmp/run.rec"));
             let causes = accelerations_by(&["resched_ipi", "call_function_ipi", "virq"]);
             statistics(&scheduler, causes, "acceleration by each interrupt");
             let at_home = |report: &Value| report["home_slices"].as_u64() > Some(0);
@@ -69,7 +66,7 @@ fn kept_to_itself() -> &'static Value {
     KEPT.get_or_init(|| {
         observed(&mixed_guests(Pv::Off), |host, _| {
             let _echo = host.start_echo().expect("the other end of the ping-pong");
-            let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --rules paper"));
+            let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --rules paper"));
             statistics(&scheduler, accelerations_by(&["resched_ipi"]), "acceleration");
             std::thread::sleep(seconds(5, 20));
             let report = stop_scheduler(host, &scheduler);
@@ -110,7 +107,7 @@ fn reschedule_ipis_call_function_ipis_and_device_interrupts_accelerate_their_rec
 fn without_exits_interrupts_are_found_by_looks() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
-        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --interrupts-by-looks"));
+        let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --interrupts-by-looks"));
         let by_each = accelerations_by(&["resched_ipi", "call_function_ipi", "virq"]);
         statistics(&scheduler, by_each, "acceleration by each interrupt");
         let report = stop_scheduler(host, &scheduler);
@@ -166,7 +163,7 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Otherwise the interrupts that a yield is about mostly come first, and count.
-        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --rules paper"));
+        let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --rules paper"));
         statistics(&scheduler, accelerations_by(&["pv_yield", "lock_halt"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
@@ -179,8 +176,8 @@ fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
 fn another_kernels_symbols_accelerate_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
         let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
-        let flags = format!("{FLAGS} --guest a={other} --guest b={other}");
-        let scheduler = start_scheduler_that_knows(host, 2, &flags);
+        let flags = format!("{FLAGS} --guest a={other}");
+        let scheduler = start_scheduler_that_knows(host, 1, &flags);
         std::thread::sleep(seconds(8, 15));
         let report = stop_scheduler(host, &scheduler);
         assert_eq!(report["acceleration_requests"]["total"], 0, "{report}");
@@ -192,7 +189,7 @@ fn another_kernels_symbols_accelerate_nothing() {
 #[ignore = "68 s for one branch, which is where nothing is moved: make test-long"]
 fn a_dry_run_decides_and_counts_but_moves_nothing() {
     with_guests(&mixed_guests(Pv::Off), |host, _| {
-        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --dry-run"));
+        let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --dry-run"));
         let would = |report: &Value| sum(&report["would_accelerate"]) > 0;
         statistics(&scheduler, would, "decision");
         let report = stop_scheduler(host, &scheduler);
@@ -211,7 +208,7 @@ fn a_trace_shows_what_ran_where_and_micro_slices_on_the_micro_pcpu() {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         // Nobody has a micro slice elsewhere then.
         let flags = format!("{FLAGS} --rules paper --trace /tmp/run.pftrace --trace-for 1h --trace-size 64");
-        let scheduler = start_scheduler_that_knows(host, 2, &flags);
+        let scheduler = start_scheduler_that_knows(host, 1, &flags);
         statistics(&scheduler, accelerations_by(&["resched_ipi"]), "acceleration");
         std::thread::sleep(seconds(2, 10));
         let report = stop_scheduler(host, &scheduler);

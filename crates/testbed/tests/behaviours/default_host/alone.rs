@@ -10,7 +10,7 @@ const MICRO_PCPU: u32 = 3;
 const NORMAL_PCPU: u32 = 1;
 
 /// How the host's shell finds the only guest.
-const VMM: &str = "$(pidof qemu-system-x86_64)";
+const VMM: &str = "$(pidof bare-guest)";
 
 /// As many tries on each pCPU, in turn. One alone is a coin's toss: the emulator itself is stopped at times,
 /// and the first fetches the program.
@@ -69,7 +69,7 @@ fn a_host_task_ends_as_fast_on_the_micro_pcpu_as_on_a_normal_one() {
 
 #[test]
 fn a_vcpu_alone_on_its_pcpu_runs_without_a_pause() {
-    with_guests(&[GuestSpec::new("alone").workload("hog").vcpus(1)], |host, _| {
+    with_guests(&[GuestSpec::new("alone").vcpus(1).bare()], |host, _| {
         for pool in ["--micro-cpus 0", "--micro-cpus 1 --micro-slice-us 3000", "--micro-slice-us 3000"] {
             let scheduler = start_scheduler(host, pool);
             assert_was_alone(part_of_process(host, VMM), pool);

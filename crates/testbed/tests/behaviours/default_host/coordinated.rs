@@ -45,7 +45,7 @@ fn coordinated() -> &'static Coordinated {
     static COORDINATED: OnceLock<Coordinated> = OnceLock::new();
     COORDINATED.get_or_init(|| {
         let mix = |name: &str| GuestSpec::new(name).workload("shootdown,wake,heartbeat").pv(Pv::Off);
-        let guests = [mix("calm"), mix("both"), GuestSpec::new("hog").workload("hog,heartbeat")];
+        let guests = [mix("calm"), mix("both"), GuestSpec::new("hog").bare()];
         observed(&guests, |host, guests| {
             host.must_run(&format!("printf '{KNOBS}' > /tmp/knobs.toml"), PATIENCE).expect("a file");
             let other = &host.image(OTHER_KERNEL).expect("another kernel's image").kernel;
@@ -113,8 +113,7 @@ fn a_guest_without_symbols_is_coordinated() {
 #[test]
 #[ignore = "166 s for one ratio; policy tests hold how long urgency lasts: make test-long"]
 fn a_responder_that_has_acknowledged_a_call_answers_it_before_it_is_preempted() {
-    let guests =
-        [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").workload("hog")];
+    let guests = [GuestSpec::new("called").workload("mix").pv(Pv::Off), GuestSpec::new("hog").bare()];
     observed(&guests, |host, _| {
         let scheduler = start_scheduler(host, &format!("{FLAGS} --urgent-answer-us 3000"));
         statistics(&scheduler, |report| vm(report, "called")["slide"].is_string(), "slide");

@@ -34,7 +34,7 @@ fn set_limit(host: &Host, cgroup: &str, limit: &str) {
 }
 
 fn hog(row: &Promise, name: &str, cgroup: &str) -> GuestSpec {
-    guest(row, name).workload("hog,heartbeat").cgroup(cgroup, 100)
+    guest(row, name).cgroup(cgroup, 100)
 }
 
 fn limit_of(row: &Promise, name: &str) -> Limit {
@@ -136,7 +136,7 @@ fn vms_in_one_limited_cgroup_share_what_it_allows() {
 #[ignore = "32 s; limits of a VM and of a cgroup above it go the same way: make test-long"]
 fn each_vcpu_gets_what_its_own_cgroup_allows() {
     let row = &EACH_VCPU_LIMITED;
-    with_guests(&[hog(row, "a", "split")], |host, _| {
+    with_guests(&[hog(row, "a", "split").workload("hog")], |host, _| {
         // As libvirt does it: a threaded cgroup for each vCPU.
         run(
             host,

@@ -8,7 +8,7 @@ use crate::common::{
 use microslice_testbed::{Guest, GuestSpec, Host, Process};
 
 fn two_hogs() -> [GuestSpec; 2] {
-    ["hog0", "hog1"].map(|name| GuestSpec::new(name).workload("hog,heartbeat"))
+    [GuestSpec::new("guest").workload("hog,heartbeat"), GuestSpec::new("bare").bare()]
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn late_per_second(report: &Value) -> f64 {
 
 #[test]
 fn whoever_has_waited_for_long_has_a_micro_slice() {
-    observed(&["a", "b"].map(|name| GuestSpec::new(name).workload("hog")), |host, guests| {
+    observed(&["a", "b"].map(|name| GuestSpec::new(name).bare()), |host, guests| {
         let [counted, bounded] = ["--dry-run", ""].map(|flags| measured(host, flags));
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
         let (before, after) = (late_per_second(&counted), late_per_second(&bounded));

@@ -11,7 +11,7 @@ const TRIAL_PATIENCE: Duration = Duration::from_secs(900);
 #[test]
 #[ignore = "minutes; the lab tells a planted difference where KVM can be opened: make test-long"]
 fn a_quarter_of_the_weight_in_one_arm_is_told() {
-    let hog = |name: &str| GuestSpec::new(name).workload("hog,heartbeat");
+    let hog = |name: &str| GuestSpec::new(name).bare();
     with_guests(&[hog("a"), hog("b")], |host, _| {
         let arm = "microslice micro-cpus=0";
         let command = format!(

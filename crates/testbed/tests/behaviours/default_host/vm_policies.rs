@@ -54,14 +54,12 @@ fn accelerated_in(scheduler: &Process, from: usize, count: usize) -> u64 {
 #[test]
 #[ignore = "67 s; tests of the daemon hold what metadata say: make test-long"]
 fn a_domains_metadata_give_it_weight_and_acceleration_and_a_change_of_them_holds_while_it_runs() {
-    let guests = [
-        GuestSpec::new("a").workload("worker,mix").network(1).pv(Pv::Off),
-        GuestSpec::new("b").workload("hog").pv(Pv::Off),
-    ];
+    let guests =
+        [GuestSpec::new("a").workload("worker,mix").network(1).pv(Pv::Off), GuestSpec::new("b").bare()];
     with_guests(&guests, |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
         say(host, "a", "weight='300'");
-        let scheduler = start_scheduler_that_knows(host, 2, FLAGS);
+        let scheduler = start_scheduler_that_knows(host, 1, FLAGS);
         let weighs = |expected: u64| {
             move |report: &Value| vm(report, "a").is_some_and(|vm| count(&vm["vm_weight"]) == expected)
         };

@@ -41,10 +41,7 @@ pub(super) fn on(series: &str, test: impl Fn(&Host, &[Guest])) {
 }
 
 pub(super) fn guests() -> [GuestSpec; 2] {
-    [
-        GuestSpec::new("a").workload("worker,mix,shootdown,heartbeat").network(1),
-        GuestSpec::new("b").workload("hog,heartbeat"),
-    ]
+    [GuestSpec::new("a").workload("worker,mix,shootdown,heartbeat").network(1), GuestSpec::new("b").bare()]
 }
 
 /// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones
@@ -52,10 +49,10 @@ pub(super) fn guests() -> [GuestSpec; 2] {
 pub(super) fn start(host: &Host, command: &str) -> Process {
     let image = &host.image(DEFAULT_GUEST).expect("the guests' image").kernel;
     let still = stand_still(host);
-    let process = host.start(&format!("{command} --guest a={image} --guest b={image}")).expect("start");
+    let process = host.start(&format!("{command} --guest a={image}")).expect("start");
     statistics(&process, |_| true, "report");
     drop(still);
-    wait_until_it_knows(host, 2, &process);
+    wait_until_it_knows(host, 1, &process);
     process
 }
 
@@ -86,7 +83,7 @@ pub(super) fn stop(process: &Process) -> Value {
 /// Threads of guests that a boost has left as they were not before: the 41st field is the policy, 1 is
 /// SCHED_FIFO.
 pub(super) fn real_time_guest_threads(host: &Host) -> usize {
-    let command = "for guest in $(pidof qemu-system-x86_64); do cat /proc/$guest/task/*/stat; done | sed 's/.*) //' | \
+    let command = "for guest in $(pidof qemu-system-x86_64 bare-guest); do cat /proc/$guest/task/*/stat; done | sed 's/.*) //' | \
                    awk '$39 == 1' | wc -l";
     run(host, command).trim().parse().expect("a number")
 }
@@ -156,7 +153,7 @@ fn pin_guests(host: &Host, to_one: bool) {
     run(
         host,
         &format!(
-            "at=0; for guest in $(pidof qemu-system-x86_64); do for task in /proc/$guest/task/*; do
+            "at=0; for guest in $(pidof qemu-system-x86_64 bare-guest); do for task in /proc/$guest/task/*; do
                 at=$((at + 1)); taskset -p {mask} ${{task##*/}} >/dev/null
             done; done"
         ),

@@ -38,7 +38,7 @@ fn schedule_two_guests(host: &Host) {
     assert_was_alone(part_of_a_task(host, 0xf), "any pCPU");
     let guests = host.start_guests(vec![
         GuestSpec::new("a").workload("shootdown,heartbeat"),
-        GuestSpec::new("b").workload("hog,heartbeat").cgroup("limited", 100),
+        GuestSpec::new("b").bare().cgroup("limited", 100),
     ]);
     let guests =
         guests.unwrap_or_else(|error| panic!("{error}; the scheduler said: {}", scheduler.last_words()));

@@ -65,7 +65,7 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
 #[test]
 #[ignore = "75 s; hotplug runs on the default domains: make test-long"]
 fn a_domain_that_loses_its_last_pcpu_leaves_nobody_behind() {
-    on_host_of_two_caches(&[GuestSpec::new("a").workload("hog,heartbeat")], |host, guests| {
+    on_host_of_two_caches(&[GuestSpec::new("a").bare()], |host, guests| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
         // They are all of one cache.
         let set_online = |online: u32| {
