@@ -4,7 +4,7 @@ use super::what_if::{self, WhatIfArgs};
 use crate::failure::Failure;
 use crate::output::{self, OutputFile};
 use crate::progress::{self, ProgressLine};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use microslice_engine::SimError;
 use microslice_engine::report::RunReport;
 use microslice_engine::trace::{PerfettoTrace, TextTrace};
@@ -14,7 +14,8 @@ use microslice_experiments::scenario::{self, Overrides, Scenario, Shelf};
 use microslice_host::settings::trace::TraceSettings;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::StepChart;
-use microslice_metrics::{Snapshot, Unit, Value, figures, json, openmetrics, table};
+use microslice_metrics::table::{self, Table};
+use microslice_metrics::{Snapshot, Unit, Value, figures, json, openmetrics};
 use microslice_model::events::NoTrace;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -75,10 +76,9 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List built-in scenarios, workloads, hosts, kernels, NICs, policies and symbols, and which symbols are
-    /// critical
-    #[arg(long)]
-    list: bool,
+    /// List what is built in, and what it is; --list=symbols: the functions of each kernel
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    list: Option<Listed>,
 
     #[command(flatten)]
     what_if: WhatIfArgs,
@@ -112,8 +112,8 @@ pub fn parse_setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: Simulate) -> Result<(), Failure> {
-    if args.list {
-        return output::print(&listing()?);
+    if let Some(listed) = args.list {
+        return output::print(&listing(listed)?);
     }
     if let Some(profile) = args.what_if.profile.clone() {
         return what_if::run(&profile, args.what_if, args.json);
@@ -250,19 +250,52 @@ fn page(scenario: &Scenario, snapshot: &Snapshot) -> String {
     page.render()
 }
 
-fn listing() -> Result<String, Failure> {
-    let shelves = [
-        ("scenarios", Shelf::Scenario),
-        ("workloads", Shelf::Workload),
-        ("hosts", Shelf::Host),
-        ("kernels", Shelf::Kernel),
-        ("nics", Shelf::Nic),
-    ];
-    let mut text = String::new();
-    for (title, shelf) in shelves {
-        text.push_str(&format!("{title}: {}\n", shelf.built_in_names().join(" ")));
+/// What `--list` shows.
+#[derive(Clone, Copy, ValueEnum)]
+enum Listed {
+    /// Scenarios, workloads, hosts, kernels, NICs and policies, with what they are
+    All,
+    /// The functions of each kernel that workloads can name, and which of them are critical
+    Symbols,
+}
+
+fn listing(listed: Listed) -> Result<String, Failure> {
+    match listed {
+        Listed::All => list_of_files(),
+        Listed::Symbols => list_of_symbols(),
     }
-    text.push_str(&format!("policies: {}\n", scenario::policy_names().join(" ")));
+}
+
+fn list_of_files() -> Result<String, Failure> {
+    let mut scenarios = Table::new(&["scenario", ">pCPUs", ">VMs", ">vCPUs", ""]);
+    for name in Shelf::Scenario.built_in_names() {
+        let scenario = scenario::load(name, &Overrides::default()).map_err(Failure::broken)?;
+        let vms: Vec<_> = scenario.config.vms.iter().filter(|vm| !vm.are_tasks).collect();
+        let vcpus: usize = vms.iter().map(|vm| vm.vcpus).sum();
+        let counts = [scenario.config.host.pcpus, vms.len(), vcpus].map(|count| count.to_string());
+        scenarios.row([name.to_owned()].into_iter().chain(counts).chain([scenario.description]));
+    }
+    let mut text = format!("{scenarios}\n");
+    for (title, shelf) in [
+        ("workload", Shelf::Workload),
+        ("host", Shelf::Host),
+        ("kernel", Shelf::Kernel),
+        ("nic", Shelf::Nic),
+        ("policy", Shelf::Policy),
+    ] {
+        let mut table = Table::new(&[title, ""]);
+        for (name, description) in shelf.built_in_descriptions() {
+            table.row([name.to_owned(), description]);
+        }
+        text.push_str(&format!("{table}\n"));
+    }
+    text.push_str(&format!("policies as --policy takes them: {}\n", scenario::policy_names().join(" ")));
+    text.push_str("functions of each kernel, and which are critical: microslice simulate --list=symbols\n");
+    Ok(text)
+}
+
+fn list_of_symbols() -> Result<String, Failure> {
+    let mut text = String::new();
     for (kernel, functions) in scenario::symbol_tables() {
         text.push_str(&format!("symbols of {kernel}: {}\n", functions.join(" ")));
     }

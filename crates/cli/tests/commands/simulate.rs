@@ -78,11 +78,21 @@ fn a_scenario_that_does_not_exist_lists_the_built_in_ones() {
 
 #[test]
 fn the_list_says_which_functions_are_critical() {
-    let list = succeed(&["simulate", "--list"]);
+    let list = succeed(&["simulate", "--list=symbols"]);
     let critical =
         list.lines().find(|line| line.starts_with("of these critical in linux-4.4: ")).expect("a line");
     assert!(critical.contains("get_page_from_freelist (lock_holder)"), "{critical}");
     assert!(!critical.contains("mutex_lock ") && !critical.contains("_raw_spin_lock "), "{critical}");
+}
+
+#[test]
+fn the_list_says_what_each_scenario_and_policy_is() {
+    let list = succeed(&["simulate", "--list"]);
+    let line = |name: &str| list.lines().find(|line| line.starts_with(name)).expect("a line");
+    let of_dedup = "12    2     24  dedup against swaptions: two VMs of 12 vCPUs";
+    assert!(line("dedup-swaptions ").contains(of_dedup), "{}", line("dedup-swaptions "));
+    assert!(line("eevdf ").contains("Linux EEVDF"), "{list}");
+    assert!(refuse(&["simulate", "--list=songs"]).contains("[possible values: all, symbols]"));
 }
 
 #[test]

@@ -61,6 +61,17 @@ impl Shelf {
     pub fn built_in_names(self) -> Vec<&'static str> {
         names_in(self.folder())
     }
+
+    /// Returns the names of the built-in files of this kind, each with its description.
+    pub fn built_in_descriptions(self) -> Vec<(&'static str, String)> {
+        let described = |name| {
+            let text = built_in(&format!("{}{name}.toml", self.folder())).unwrap_or_default();
+            let table = text.parse::<toml::Table>().unwrap_or_default();
+            let description = table.get("description").and_then(toml::Value::as_str).unwrap_or_default();
+            (name, description.to_owned())
+        };
+        self.built_in_names().into_iter().map(described).collect()
+    }
 }
 
 /// Loads files and remembers where each came from, as names inside a file are looked up next to it first.
