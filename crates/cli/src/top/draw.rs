@@ -126,8 +126,8 @@ fn draw_vms(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let mut widths = vec![Constraint::Min(8)];
     widths.extend([5, 6, 7, 6, 6, 8, 7, 9].map(Constraint::Length));
     if is_wide {
-        head.extend(["p50", "crit/s", "pid", "guest"]);
-        widths.extend([7, 7, 8].map(Constraint::Length));
+        head.extend(["skew", "p50", "crit/s", "pid", "guest"]);
+        widths.extend([6, 7, 7, 8].map(Constraint::Length));
         widths.push(Constraint::Min(20));
     }
     let rows = vms.iter().map(|vm| vm_row(vm, is_wide));
@@ -162,7 +162,8 @@ fn vm_row(vm: &VmRates, is_wide: bool) -> Row<'static> {
         right(number(vm.preemptions)),
     ];
     if is_wide {
-        cells.extend([right(time(vm.p50_ns)), right(number(vm.critical)), right(vm.pid.to_string())]);
+        let skew = vm.skew.map_or("-".into(), percent);
+        cells.extend([right(skew), right(time(vm.p50_ns)), right(number(vm.critical)), right(vm.pid.to_string())]);
         cells.push(Cell::new(plain(&vm.guest)));
     }
     Row::new(cells)

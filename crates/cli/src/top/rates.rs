@@ -37,6 +37,8 @@ pub struct VmRates {
     pub cpus: f64,
     /// Part of the time that a vCPU wanted to run and had no pCPU: their mean.
     pub ready: f64,
+    /// By how much its vCPUs' parts differ; unknown where theirs aren't.
+    pub skew: Option<f64>,
     pub p50_ns: Option<u64>,
     pub p99_ns: Option<u64>,
     /// All three a second.
@@ -128,6 +130,7 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
         let same = |other: &&VcpuView| (other.id, other.tid) == (vcpu.id, vcpu.tid);
         vcpu_rates(old.vcpus.iter().find(same), vcpu, seconds)
     });
+    let vcpus: Vec<VcpuRates> = vcpus.collect();
     VmRates {
         name: now.name.clone(),
         pid: now.pid,
@@ -137,6 +140,7 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
         shares: now.shares,
         cpus: rate(now.ran_ns, old.ran_ns) / 1e9,
         ready: rate(now.ready_ns, old.ready_ns) / 1e9 / f64::from(now.vcpu_count.max(1)),
+        skew: skew(&vcpus),
         p50_ns: waits.percentile(50.0),
         p99_ns: waits.percentile(99.0),
         accelerations: now.accelerations.map(|count| rate(count, old.accelerations.unwrap_or(0))),
@@ -146,8 +150,14 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
             let (before, found_before) = old.holding.unwrap_or_default();
             (rate(holding, before), rate(found, found_before))
         }),
-        vcpus: vcpus.collect(),
+        vcpus,
     }
+}
+
+fn skew(vcpus: &[VcpuRates]) -> Option<f64> {
+    let ready: Vec<f64> = vcpus.iter().filter_map(|vcpu| vcpu.ready).collect();
+    let most = ready.iter().copied().reduce(f64::max)?;
+    Some(most - ready.iter().copied().fold(most, f64::min))
 }
 
 fn vcpu_rates(before: Option<&VcpuView>, now: &VcpuView, seconds: f64) -> VcpuRates {

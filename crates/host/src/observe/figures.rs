@@ -177,6 +177,18 @@ impl VmFigures {
         percent(self.total(|vcpu| vcpu.ready_ns), self.total(|vcpu| vcpu.observed_ns))
     }
 
+    /// Returns by how much its vCPUs' waits differ: the longest sum less the shortest, in nanoseconds. ESX
+    /// bounds this, and shows what that costs as co-stop.
+    pub fn skew_ns(&self) -> u64 {
+        let ready = || self.vcpus.iter().map(|vcpu| vcpu.ready_ns);
+        ready().max().unwrap_or(0) - ready().min().unwrap_or(0)
+    }
+
+    /// Returns [`Self::skew_ns`] in per cent of the time that its vCPUs were seen, of whichever longest.
+    pub fn skew_percent(&self) -> f64 {
+        percent(self.skew_ns(), self.vcpus.iter().map(|vcpu| vcpu.observed_ns).max().unwrap_or(0))
+    }
+
     /// The mean of the steal time that its guest was told. `None` if none of its vCPUs has asked.
     pub fn steal_percent(&self) -> Option<f64> {
         let told = self.vcpus.iter().filter_map(|vcpu| Some((vcpu.steal_ns?, vcpu.observed_ns)));
@@ -290,6 +302,24 @@ mod tests {
         assert_eq!(waiting.since(&waiting).waits.max_ns, 4_000, "it waits still");
         let asleep = vcpu(VcpuState::Blocked, &seen, 13_000);
         assert_eq!((asleep.ran_ns, asleep.ready_ns), (3_000, 5_000));
+    }
+
+    #[test]
+    fn skew_is_between_the_siblings_that_wait_most_and_least() {
+        let waited = |ready_ns| {
+            let seen = ObservedVcpu { ready: waits(&[(2, 1)], ready_ns, 0), ..ObservedVcpu::new_zeroed() };
+            vcpu(VcpuState::Blocked, &seen, 10_000)
+        };
+        let of = |vcpus: Vec<VcpuFigures>| VmFigures {
+            vcpus,
+            stops: Stops::default(),
+            interrupts: [0; KINDS],
+            interrupt_waits: [waits(&[], 0, 0); KINDS],
+            shootdowns: waits(&[], 0, 0),
+        };
+        let apart = of(vec![waited(2_000), waited(500), waited(1_000)]);
+        assert_eq!((apart.skew_ns(), apart.skew_percent()), (1_500, 15.0));
+        assert_eq!((of(vec![waited(2_000)]).skew_ns(), of(vec![]).skew_percent()), (0, 0.0));
     }
 
     #[test]

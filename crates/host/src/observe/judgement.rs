@@ -22,6 +22,10 @@ pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -
         _ if ready >= 0.05 => format!("{ready:.1} % ready"),
         _ => "hardly ever waits for a pCPU".to_owned(),
     }];
+    let skew = figures.skew_percent();
+    if skew >= SOME_PERCENT {
+        parts.push(format!("its vCPUs drift apart by {skew:.0} % of the time"));
+    }
     parts.extend(waits_a_second("shootdowns", &figures.shootdowns, seconds, "for preempted vCPUs"));
     let sent = figures.sent_interrupt_waits();
     parts.extend(waits_a_second("interrupts", &sent, seconds, "for a vCPU without a pCPU"));

@@ -13,7 +13,7 @@ use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
 use crate::interface::{
     CountPlace, MISSED_HOLDERS_MAX, MissedHolder, ObservedVcpu, ObservedVm, RunConfig, VMS_MAX, Vcpu, Vm,
-    VmStats,
+    VmFeed, VmStats,
 };
 use crate::machine::clock::monotonic_ns;
 use crate::machine::preflight::Host;
@@ -24,7 +24,7 @@ use crate::output::tracer::TraceQueue;
 use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
-use microslice_policy::{GuestCode, GuestLayout};
+use microslice_policy::GuestCode;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -211,8 +211,8 @@ impl KernelSide for Programs {
         update(&self.skeleton.maps.guest_codes, slot, code.as_bytes())
     }
 
-    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        list::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
+    fn set_vm_feed(&mut self, slot: u32, feed: &VmFeed) -> Result<(), HostError> {
+        list::set_vm_feed(&self.skeleton.maps.vm_feeds, slot, feed)
     }
 }
 

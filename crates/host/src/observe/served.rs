@@ -56,6 +56,7 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
     snapshot.gauge(&figures::VCPUS, &[vm], seen.vcpus.len() as f64);
     snapshot.counter(&figures::CPU_TIME, &[vm], seen.total(|vcpu| vcpu.ran_ns));
     snapshot.counter(&figures::READY_TIME, &[vm], seen.total(|vcpu| vcpu.ready_ns));
+    snapshot.gauge(&figures::SKEW_TIME, &[vm], seen.skew_ns() as f64);
     if seen.vcpus.iter().any(|vcpu| vcpu.steal_ns.is_some()) {
         let steal_ns = seen.total(|vcpu| vcpu.steal_ns.unwrap_or(0));
         snapshot.counter(&figures::STEAL_TIME, &[vm], steal_ns);

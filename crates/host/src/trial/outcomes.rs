@@ -123,7 +123,7 @@ impl Outcome {
             Self::ShootdownP99 => p(figures.shootdowns, 99.0),
             Self::Spins => Some(rate(figures.spins().iter().sum())),
             Self::HoldersStopped => holders_stopped(vm).map(rate),
-            Self::Skew => Some(skew_ns(figures) / seconds),
+            Self::Skew => Some(figures.skew_ns() as f64 / seconds),
         }
     }
 }
@@ -173,11 +173,6 @@ fn holders_stopped(vm: &VmReport) -> Option<u64> {
         0 => vm.has_classes.then(by_class),
         _ => Some(vm.figures.stops.holding()),
     }
-}
-
-fn skew_ns(figures: &VmFigures) -> f64 {
-    let ready = || figures.vcpus.iter().map(|vcpu| vcpu.ready_ns);
-    (ready().max().unwrap_or(0) - ready().min().unwrap_or(0)) as f64
 }
 
 /// What a VM had in a block.
