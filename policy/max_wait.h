@@ -14,6 +14,7 @@
  *            auto  = MAX_WAIT_AUTO_NS, or for each vCPU that wants to run and that a pCPU has
  *            MAX_WAIT_EACH_NS or MAX_WAIT_EACH_SLICES micro slices, whichever is longest
  *            pause after a look = MAX_WAIT_PAUSE times what reading took, at least
+ *            A VM's own bound goes before the host's, and is as long as `least` if that is longer.
  * Limits.    A bound costs its VM's neighbours a micro slice for each vCPU and each wait that is due, at
  *            most. Each costs two switches with cold caches, too. No budget refuses these. So a bound grows
  *            with the number of those that want to run: to `least` if somebody chose it, to `auto` if nobody
@@ -27,12 +28,13 @@
 #define WAIT_PARTS 16u
 #define WAIT_DUE_PARTS 13u
 #define WAIT_ROOM 2u
-#define MAX_WAIT_LEAST_NS 1000000ull   /* 1 ms: looks take time */
-#define MAX_WAIT_MOST_NS 1000000000ull /* 1 s: the schedulers serve whoever waits for two */
-#define MAX_WAIT_AUTO_NS 10000000ull   /* 10 ms: heartbeats and consoles take no notice */
-#define MAX_WAIT_EACH_NS 5000000ull    /* 5 ms: 200 micro slices a second on each pCPU, at most */
-#define MAX_WAIT_EACH_SLICES 50u       /* micro slices take 2 % of the host, at most */
-#define MAX_WAIT_PAUSE 15u	       /* looks take a sixteenth of a pCPU, at most */
+#define MAX_WAIT_LEAST_NS 1000000ull	     /* 1 ms: looks take time */
+#define MAX_WAIT_MOST_NS 1000000000ull	     /* 1 s: the schedulers serve whoever waits for two */
+#define MAX_WAIT_AUTO_NS 10000000ull	     /* 10 ms: heartbeats and consoles take no notice */
+#define MAX_WAIT_EACH_NS 5000000ull	     /* 5 ms: 200 micro slices a second on each pCPU, at most */
+#define MAX_WAIT_EACH_SLICES 50u	     /* micro slices take 2 % of the host, at most */
+#define MAX_WAIT_PAUSE 15u		     /* looks take a sixteenth of a pCPU, at most */
+#define MAX_WAIT_NEVER 0x7fffffffffffffffull /* a VM's own: it has no bound */
 
 struct wait_observation {
 	u64 bound_ns; /* 0: its VM has none */
@@ -96,6 +98,25 @@ POLICY u64 max_wait_shared_ns(u64 bound_ns, u64 each_ns, u32 wanting_count, u32 
 	if (shared_ns <= bound_ns)
 		return bound_ns;
 	return shared_ns < MAX_WAIT_MOST_NS ? shared_ns : MAX_WAIT_MOST_NS;
+}
+
+/*
+ * Returns how long vCPUs of a VM may wait, if all others may wait for `host_ns` and so many as want to run can
+ * have `least_ns`. 0: for ever, in all of them. `own_ns` is 0 if the VM has no bound of its own.
+ */
+POLICY u64 max_wait_of_vm_ns(u64 own_ns, u64 host_ns, u64 least_ns)
+{
+	if (own_ns == MAX_WAIT_NEVER)
+		return 0;
+	if (!own_ns)
+		return host_ns;
+	return own_ns > least_ns ? own_ns : least_ns;
+}
+
+/* Returns the least bound of its own that a VM has while so many run or want to. */
+POLICY u64 max_wait_least_now_ns(u64 micro_slice_ns, u32 wanting_count, u32 pcpu_count)
+{
+	return max_wait_shared_ns(0, WAIT_ROOM * micro_slice_ns, wanting_count, pcpu_count);
 }
 
 POLICY u32 decide_on_wait(const struct wait_observation *seen)

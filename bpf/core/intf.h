@@ -242,6 +242,7 @@ struct vm_feed {
 	u32 code;	    /* which guest_code; 0: no symbols */
 	u32 weight;	    /* of its cgroup; 0: the default */
 	u32 urgent_schemes; /* bits of policy/urgent.h */
+	u64 max_wait_ns;    /* of its own (max_wait_of_vm_ns()) */
 };
 
 /* Where a VM's hint page is (guest/hints/hint_page.h). Written by the daemon only. */
@@ -414,7 +415,8 @@ struct boost_stats {
 struct bound_request {
 	u32 slot;
 	u32 reserved;
-	u64 bound_ns; /* how long it may wait now */
+	u64 host_bound_ns;  /* how long vCPUs may wait now */
+	u64 least_bound_ns; /* and of VMs with a bound of their own, at least */
 };
 
 /* What the BPF side tells the helper that boosts. */

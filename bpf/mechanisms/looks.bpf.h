@@ -12,8 +12,8 @@
 #define BPF_LOOKS_H
 
 #include "bpf/mechanisms/hints.bpf.h"
+#include "bpf/mechanisms/max_wait.bpf.h"
 #include "policy/looks.h"
-#include "policy/max_wait.h"
 
 struct looks_vcpu {
 	u32 found; /* kinds of interrupts that looks have found since it ran last: a LOOK_BIT each */
@@ -25,7 +25,7 @@ static __always_inline struct looks_vcpu *looks_of(const struct vcpu *vcpu);
 struct waiting_timer {
 	struct bpf_timer timer;
 	struct look_state state;
-	u64 longest_ns;	   /* of the waits that this round has seen */
+	u64 due_in_ns;	   /* the first wait that this round has seen */
 	u32 wanting_count; /* vCPUs that run or want to, of those that it has seen */
 	u32 reserved;
 };
@@ -38,9 +38,6 @@ struct {
 } waiting_timers SEC(".maps");
 
 static u32 looks_began;
-
-/* How long vCPUs may wait now; 0: as long as config.max_wait_ns. */
-static u64 bound_ns;
 
 /* The first of these 32 vectors that is set; 0: none. */
 static __always_inline u32 first_vector(u32 word, u32 bits)
@@ -112,45 +109,39 @@ __noinline int look_for_interrupt(u32 slot)
 	return 1;
 }
 
-/* With --dry-run late waits are counted only. */
-static __always_inline bool bounds_waits(void)
-{
-	return config.max_wait_ns && !config.dry_run;
-}
-
-static __always_inline u64 max_wait_now_ns(void)
-{
-	return bound_ns ? bound_ns : config.max_wait_ns;
-}
-
 /* Its wait ends. */
 static __always_inline void count_late_wait(const struct vcpu *vcpu)
 {
-	struct vm_stats *stats = config.max_wait_ns ? vm_stats_at(vcpu->vm) : NULL;
+	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 
-	if (stats && vcpu->runnable_at_ns && bpf_ktime_get_ns() - vcpu->runnable_at_ns > max_wait_now_ns())
+	if (stats && vcpu->runnable_at_ns && is_late_wait(vcpu, bpf_ktime_get_ns() - vcpu->runnable_at_ns))
 		COUNT(stats->late_waits);
 }
 
-/* How long it has waited. One that is due is asked for. Not static: see maps.bpf.h. */
+/*
+ * In how long to look at it again, if it is there. One that is due is asked for. Not static: see maps.bpf.h.
+ */
 __noinline u64 look_at_wait(u32 slot)
 {
-	struct wait_observation seen = {.bound_ns = max_wait_now_ns()};
 	struct vcpu *vcpu = vcpu_at(slot);
+	struct wait_observation seen = {};
 	s64 waited_ns;
 	u32 decision;
 
 	if (!vcpu || !vcpu->kvm_vcpu || vcpu->rests)
-		return 0;
+		return MAX_WAIT_MOST_NS;
+	seen.bound_ns = max_wait_of(vcpu->vm);
+	if (!seen.bound_ns)
+		return MAX_WAIT_MOST_NS;
 	seen.state = vcpu->state;
 	waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
 	if (waited_ns < 0 || (seen.state != VCPU_RUNNABLE && seen.state != VCPU_PENDING))
-		return 0;
+		return wait_next_look_ns(seen.bound_ns, 0);
 	seen.waited_ns = waited_ns;
 	decision = decide_on_wait(&seen);
 	if (decision == WAIT_ENDS || decision == WAIT_LATE)
 		request_acceleration(slot, CAUSE_MAX_WAIT, 0);
-	return waited_ns;
+	return wait_next_look_ns(seen.bound_ns, waited_ns);
 }
 
 static __always_inline u32 wants_to_run(u32 slot)
@@ -161,31 +152,33 @@ static __always_inline u32 wants_to_run(u32 slot)
 }
 
 /*
- * The bound grows with so many that run or want to. Not static: within the loop that counts them 6.18's
+ * Bounds grow with so many that run or want to. Not static: within the loop that counts them 6.18's
  * verifier fails with -EFAULT.
  */
 __noinline int share_bound(u32 wanting_count)
 {
-	bound_ns =
-	    max_wait_shared_ns(config.max_wait_ns, config.max_wait_each_ns, wanting_count, config.pcpu_count);
+	if (config.max_wait_each_ns)
+		host_bound_ns = max_wait_shared_ns(config.max_wait_ns, config.max_wait_each_ns, wanting_count,
+						   config.pcpu_count);
+	least_bound_ns = max_wait_least_now_ns(config.micro_slice_ns, wanting_count, config.pcpu_count);
 	return 0;
 }
 
 /* Until the next look at some slots. A round over all of them goes on without a pause for what waits. */
-static __always_inline u64 next_look_ns(const struct look_state *state, u64 longest_ns)
+static __always_inline u64 next_look_ns(const struct look_state *state, u64 due_in_ns)
 {
 	u64 interval_ns = config.looks_for_interrupts ? state->interval_ns : MAX_WAIT_MOST_NS, waits_ns;
 
-	if (!bounds_waits())
+	if (config.dry_run)
 		return interval_ns;
-	waits_ns = state->next ? LOOK_LEAST_NS : wait_next_look_ns(max_wait_now_ns(), longest_ns);
+	waits_ns = state->next ? LOOK_LEAST_NS : due_in_ns;
 	return waits_ns < interval_ns ? waits_ns : interval_ns;
 }
 
 static int look_at_waiting(void *map, u32 *key, struct waiting_timer *timer)
 {
 	struct look_state state = timer->state;
-	u64 longest_ns = state.next ? timer->longest_ns : 0, waited_ns;
+	u64 due_in_ns = state.next ? timer->due_in_ns : MAX_WAIT_MOST_NS, wait_due_in_ns;
 	u32 wanting_count = state.next ? timer->wanting_count : 0, visited, found_count = 0;
 
 	bpf_for (visited, 0, LOOK_MAX) {
@@ -193,20 +186,21 @@ static int look_at_waiting(void *map, u32 *key, struct waiting_timer *timer)
 			break;
 		if (config.looks_for_interrupts)
 			found_count += look_for_interrupt(state.next + visited);
-		if (!bounds_waits())
+		/* Late waits are counted then, and no more. */
+		if (config.dry_run)
 			continue;
 		wanting_count += wants_to_run(state.next + visited);
-		waited_ns = look_at_wait(state.next + visited);
-		longest_ns = waited_ns > longest_ns ? waited_ns : longest_ns;
+		wait_due_in_ns = look_at_wait(state.next + visited);
+		due_in_ns = wait_due_in_ns < due_in_ns ? wait_due_in_ns : due_in_ns;
 	}
 	state = look_after(&state, vcpu_slots_high, found_count);
 	timer->state = state;
-	timer->longest_ns = longest_ns;
+	timer->due_in_ns = due_in_ns;
 	timer->wanting_count = wanting_count;
-	if (!state.next && config.max_wait_each_ns)
+	if (!state.next)
 		share_bound(wanting_count);
 	/* Where the kernel refuses it there are no looks any more. */
-	START_TIMER(&timer->timer, next_look_ns(&state, longest_ns), 0, host_stats.interrupts_timers_refused);
+	START_TIMER(&timer->timer, next_look_ns(&state, due_in_ns), 0, host_stats.interrupts_timers_refused);
 	return 0;
 }
 

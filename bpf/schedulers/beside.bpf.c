@@ -13,7 +13,7 @@
 #include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
 #include "bpf/mechanisms/heirs.bpf.h"
-#include "policy/max_wait.h"
+#include "bpf/mechanisms/max_wait.bpf.h"
 #include "policy/pay_back.h" /* the daemon asks it */
 
 char _license[] SEC("license") = "GPL";
@@ -297,24 +297,23 @@ static __always_inline bool is_throttled(struct task_struct *p)
 	       BPF_CORE_READ(queue, throttle_count) > 0;
 }
 
-/* How long vCPUs may wait now, as the helper said last. */
-u64 max_wait_ns;
-
 /* The helper runs it for a vCPU that has waited for long, or was stopped when its boost was taken back. */
 SEC("syscall")
 int look_at_wait(struct bound_request *request)
 {
 	u32 slot = request->slot;
 	struct vcpu *vcpu = vcpu_at(slot);
-	struct wait_observation seen = {.bound_ns = request->bound_ns};
+	struct wait_observation seen = {};
 	u32 decision;
 
 	if (!vcpu)
 		return 0;
-	max_wait_ns = seen.bound_ns;
+	host_bound_ns = request->host_bound_ns;
+	least_bound_ns = request->least_bound_ns;
 	settle_taken_back(slot);
 	if (vcpu->rests)
 		return 0;
+	seen.bound_ns = max_wait_of(vcpu->vm);
 	seen.waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
 	seen.state = vcpu->state;
 	decision = decide_on_wait(&seen);
@@ -340,7 +339,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 	vcpu->guest_class = look_at_count(slot, class);
 	vcpu->preempted = runnable;
 	vcpu->runnable_at_ns = now;
-	vcpu->rests = runnable && config.max_wait_ns && is_throttled(p);
+	vcpu->rests = runnable && is_throttled(p);
 	boost_of(vcpu)->is_pinned = p->nr_cpus_allowed == 1;
 	boost_of(vcpu)->stopped_on = bpf_get_smp_processor_id();
 	heir_stops(vcpu, now - boost_of(vcpu)->running_since_ns);
@@ -382,7 +381,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	if (!stats || !vm)
 		return;
 	waited_ns = now - vcpu->runnable_at_ns;
-	if (config.max_wait_ns && waited_ns > (max_wait_ns ?: config.max_wait_ns) && !vcpu->rests)
+	if (!vcpu->rests && is_late_wait(vcpu, waited_ns))
 		COUNT(boosts_in(vm)->stats.late_waits);
 	bucket = histogram_bucket(waited_ns);
 	ADD(stats->waited_ns, waited_ns);

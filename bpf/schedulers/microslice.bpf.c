@@ -62,8 +62,7 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 
 void STRUCT_OPS(microslice_tick, struct task_struct *p)
 {
-	if (config.looks_for_interrupts || bounds_waits())
-		begin_looks();
+	begin_looks();
 	ask_whether_help_is_worth_it(p);
 }
 

@@ -103,6 +103,19 @@ pub fn max_wait_shared_ns(bound_ns: u64, each_ns: u64, wanting_count: u32, pcpu_
     unsafe { c::max_wait_shared_ns(bound_ns, each_ns, wanting_count, pcpu_count) }
 }
 
+/// Returns how long vCPUs of a VM with this bound of its own (0: none) may wait, if all others may wait for
+/// `host_ns` and so many as want to run can have `least_ns`.
+pub fn max_wait_of_vm_ns(own_ns: u64, host_ns: u64, least_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::max_wait_of_vm_ns(own_ns, host_ns, least_ns) }
+}
+
+/// Returns the least bound of its own that a VM has while so many run or want to.
+pub fn max_wait_least_now_ns(micro_slice_ns: u64, wanting_count: u32, pcpu_count: u32) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::max_wait_least_now_ns(micro_slice_ns, wanting_count, pcpu_count) }
+}
+
 /// Returns what a vCPU is wanted for, of these interrupts that wait for it (`policy/looks.h`).
 pub fn interrupt_by_look(state: VcpuState, pending: u8) -> InterruptKind {
     // SAFETY: plain values.

@@ -194,7 +194,9 @@ impl Beside<'_> {
     fn look_at_bound(&mut self, output: &mut Output<'_>) {
         let vcpus = self.guests.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
         let (settings, pcpus) = (self.settings, self.host.topology.pcpu_count);
-        let line = self.least_bound.line(settings.max_wait(), settings.micro_slice_us, vcpus, pcpus);
+        let own = self.guests.vms.values().filter_map(|vm| vm.policy.max_wait);
+        let bounds = own.chain([settings.max_wait()]);
+        let line = self.least_bound.line(bounds, settings.micro_slice_us, vcpus, pcpus);
         line.into_iter().for_each(|line| (output.say)(&line));
     }
 

@@ -3,7 +3,7 @@
 
 use crate::HostError;
 use crate::beside::helper::{Places, Requests, Told, wait_for};
-use crate::beside::waits::Waits;
+use crate::beside::waits::{OwnBounds, Waits};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::bpf::events::{Event, parse_event};
 use crate::bpf::hooks::{Hooks, choose_programs};
@@ -15,15 +15,13 @@ use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
 use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
-use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, Vcpu, VmStats};
+use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, Vcpu, VmFeed, VmStats};
 use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
-use microslice_policy::{
-    AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, GuestLayout, Record, VcpuState,
-};
+use microslice_policy::{AccelerateConfig, BoostConfig, FairShareConfig, GuestCode, Record, VcpuState};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -51,6 +49,7 @@ pub struct Programs {
     vms: MappedArray,
     vcpus: MappedArray,
     vm_stats_of: MappedArray,
+    own_bounds: OwnBounds,
     hooks: Hooks,
     skeleton: BesideSkel<'static>,
 }
@@ -96,7 +95,8 @@ impl Programs {
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, hooks, skeleton })
+        let own_bounds = OwnBounds::new();
+        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, own_bounds, hooks, skeleton })
     }
 
     /// Returns by what they see.
@@ -112,7 +112,7 @@ impl Programs {
         let vcpus = MappedArray::of(&maps.vcpus)?;
         let look = self.skeleton.progs.look_at_wait.as_fd().try_clone_to_owned();
         let look = look.map_err(|cause| HostError::broken(format!("a program's descriptor: {cause}")))?;
-        let waits = Waits::new(settings, pcpu_count, look);
+        let waits = Waits::new(settings, self.own_bounds.clone(), pcpu_count, look);
         BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, waits)
     }
 
@@ -192,8 +192,10 @@ impl KernelSide for Programs {
         self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.code(slot, code))
     }
 
-    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError> {
-        list::set_vm_feed(&self.skeleton.maps.vm_feeds, vm, code, layout)
+    /// The helper is told of the VM's bound, too.
+    fn set_vm_feed(&mut self, slot: u32, feed: &VmFeed) -> Result<(), HostError> {
+        self.own_bounds.set(slot, feed.max_wait_ns);
+        list::set_vm_feed(&self.skeleton.maps.vm_feeds, slot, feed)
     }
 }
 
@@ -282,7 +284,7 @@ impl Requests for BoostEvents {
     }
 
     fn look_at_waits(&mut self) -> Option<Duration> {
-        self.waits.look(&self.vcpus)
+        Some(self.waits.look(&self.vcpus))
     }
 
     fn settle(&self, slot: u32) {

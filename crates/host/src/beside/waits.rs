@@ -10,29 +10,56 @@
 //!            One that its cgroup's `cpu.max` has throttled while it ran has no bound until it runs again.
 
 use crate::bpf::mapped_array::MappedArray;
-use crate::interface::{BoundRequest, VCPUS_MAX, Vcpu};
+use crate::interface::{BoundRequest, VCPUS_MAX, VMS_MAX, Vcpu};
 use crate::machine::clock::monotonic_ns;
 use crate::settings::Settings;
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 use microslice_policy::{
-    VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_shared_ns, wait_look_pause_ns,
-    wait_next_look_ns,
+    MAX_WAIT_MOST_NS, VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_least_now_ns,
+    max_wait_of_vm_ns, max_wait_shared_ns, wait_look_pause_ns, wait_next_look_ns,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// How often new vCPUs are looked for, at most.
 const NEW_VCPUS: Duration = Duration::from_millis(100);
 
+/// Bounds that VMs have of their own, by slot: the daemon writes them, and the helper reads them. A slot's next
+/// VM may have those of its last one for a moment.
+#[derive(Clone)]
+pub struct OwnBounds(Arc<[AtomicU64]>);
+
+impl OwnBounds {
+    pub fn new() -> Self {
+        Self((0..VMS_MAX).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// `own_ns`: as `max_wait_of_vm_ns()` takes it.
+    pub fn set(&self, slot: u32, own_ns: u64) {
+        if let Some(bound) = self.0.get(slot as usize) {
+            bound.store(own_ns, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, slot: u32) -> u64 {
+        self.0.get(slot as usize).map_or(0, |bound| bound.load(Ordering::Relaxed))
+    }
+}
+
 /// The looks of one host.
 pub struct Waits {
-    /// How long vCPUs may wait at least, and for each that wants to run and that a pCPU has.
+    own: OwnBounds,
+    micro_slice_ns: u64,
+    /// How long vCPUs of other VMs may wait at least, and for each that wants to run and that a pCPU has.
     least_ns: u64,
     each_ns: u64,
     pcpu_count: u32,
-    /// How long they may wait now; 0: for ever.
-    bound_ns: u64,
+    /// How long they may wait now; 0: for ever. And the least bound that all can have.
+    host_bound_ns: u64,
+    least_bound_ns: u64,
     /// The program that decides.
     program: OwnedFd,
     /// The slots in use, and when they are looked for again.
@@ -41,36 +68,46 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub fn new(settings: &Settings, pcpu_count: u32, program: OwnedFd) -> Self {
+    pub fn new(settings: &Settings, own: OwnBounds, pcpu_count: u32, program: OwnedFd) -> Self {
         let least_ns = settings.max_wait().bound_ns();
-        let each_ns = settings.max_wait().each_ns(settings.micro_slice_us);
-        Self { least_ns, each_ns, pcpu_count, bound_ns: least_ns, program, slots: Vec::new(), find_at_ns: 0 }
+        Self {
+            own,
+            micro_slice_ns: settings.micro_slice_us * 1000,
+            least_ns,
+            each_ns: settings.max_wait().each_ns(settings.micro_slice_us),
+            pcpu_count,
+            host_bound_ns: least_ns,
+            least_bound_ns: 0,
+            program,
+            slots: Vec::new(),
+            find_at_ns: 0,
+        }
     }
 
-    /// Asks for those that are due. Returns in how long to look again; `None`: there is no bound.
-    pub fn look(&mut self, vcpus: &MappedArray) -> Option<Duration> {
-        if self.bound_ns == 0 {
-            return None;
-        }
+    /// Asks for those that are due. Returns in how long to look again.
+    pub fn look(&mut self, vcpus: &MappedArray) -> Duration {
         self.find_vcpus(vcpus);
         let now_ns = monotonic_ns();
         self.share(vcpus);
-        let (mut due, mut longest_ns) = (Vec::new(), 0);
+        let (mut due, mut pause_ns) = (Vec::new(), u64::from(MAX_WAIT_MOST_NS));
         for &slot in &self.slots {
             let Some(vcpu) = vcpus.get::<Vcpu>(slot).filter(|vcpu| vcpu.in_use != 0 && vcpu.rests == 0)
             else {
                 continue;
             };
+            let bound_ns = max_wait_of_vm_ns(self.own.get(vcpu.vm), self.host_bound_ns, self.least_bound_ns);
+            if bound_ns == 0 {
+                continue;
+            }
             let state = match vcpu.state.get() {
                 // Its boost may have been taken back meanwhile: the kernel side knows.
-                Some(VcpuState::Micro) if vcpu.preempted != 0 => VcpuState::Runnable,
-                Some(state @ (VcpuState::Runnable | VcpuState::Pending)) => state,
-                _ => continue,
+                Some(VcpuState::Micro) if vcpu.preempted != 0 => Some(VcpuState::Runnable),
+                state => state.filter(|state| matches!(state, VcpuState::Runnable | VcpuState::Pending)),
             };
-            let waited_ns = now_ns.saturating_sub(vcpu.runnable_at_ns);
+            let waited_ns = state.map_or(0, |_| now_ns.saturating_sub(vcpu.runnable_at_ns));
             // Help may miss one that is asked for, and then it waits on.
-            longest_ns = longest_ns.max(waited_ns);
-            let bound_ns = self.bound_ns;
+            pause_ns = pause_ns.min(wait_next_look_ns(bound_ns, waited_ns));
+            let Some(state) = state else { continue };
             let seen = WaitObservation { bound_ns, waited_ns, state: state.into(), reserved: 0 };
             if matches!(decide_on_wait(&seen), WaitDecision::Ends | WaitDecision::Late) {
                 due.push((vcpu.runnable_at_ns, slot));
@@ -80,8 +117,7 @@ impl Waits {
         let took_ns = monotonic_ns().saturating_sub(now_ns);
         due.sort_unstable();
         due.into_iter().for_each(|(_, slot)| self.ask(slot));
-        let pause_ns = wait_next_look_ns(self.bound_ns, longest_ns).max(wait_look_pause_ns(took_ns));
-        Some(Duration::from_nanos(took_ns + pause_ns))
+        Duration::from_nanos(took_ns + pause_ns.max(wait_look_pause_ns(took_ns)))
     }
 
     /// There are thousands of slots, of which most are free: they are looked at seldom, by one word each.
@@ -99,22 +135,25 @@ impl Waits {
         self.find_at_ns = found_ns + pause_ns.max(NEW_VCPUS.as_nanos() as u64);
     }
 
-    /// The bound is for as many as run or want to.
+    /// Bounds are for as many as run or want to.
     fn share(&mut self, vcpus: &MappedArray) {
-        if self.each_ns == 0 {
-            return;
-        }
         let wants = |slot: &&u32| {
             let vcpu = vcpus.get::<Vcpu>(**slot).filter(|vcpu| vcpu.in_use != 0);
             vcpu.and_then(|vcpu| vcpu.state.get()).is_some_and(|state| state != VcpuState::Blocked)
         };
         let wanting = self.slots.iter().filter(wants).count() as u32;
-        self.bound_ns = max_wait_shared_ns(self.least_ns, self.each_ns, wanting, self.pcpu_count);
+        self.host_bound_ns = max_wait_shared_ns(self.least_ns, self.each_ns, wanting, self.pcpu_count);
+        self.least_bound_ns = max_wait_least_now_ns(self.micro_slice_ns, wanting, self.pcpu_count);
     }
 
     /// The kernel side looks once more, and asks for it if it is due.
     pub fn ask(&self, slot: u32) {
-        let request = BoundRequest { slot, bound_ns: self.bound_ns, ..BoundRequest::new_zeroed() };
+        let request = BoundRequest {
+            slot,
+            reserved: 0,
+            host_bound_ns: self.host_bound_ns,
+            least_bound_ns: self.least_bound_ns,
+        };
         let mut options = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as _,
             ctx_in: request.as_bytes().as_ptr().cast(),

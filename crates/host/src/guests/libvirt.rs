@@ -335,7 +335,8 @@ mod tests {
     fn a_bad_value_is_one_line_with_place_and_bounds() {
         assert_eq!(trouble(&vm("weight='0'")), format!("{}: weight \"0\": must be 1 to 10000", place()));
         let unknown = trouble(&vm("wieght='1'"));
-        let expected = format!("{}: wieght \"1\": no such key; there are weight, accelerate, ", place());
+        let expected =
+            format!("{}: wieght \"1\": no such key; there are weight, accelerate, max-wait, ", place());
         assert!(unknown.starts_with(&expected), "{unknown}");
         let long = trouble(&vm(&format!("accelerate='{}'", "no\n".repeat(1000))));
         assert!(long.lines().count() == 1 && long.len() < 200, "{long}");

@@ -13,7 +13,7 @@ use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess};
 use crate::interface::VmFeed;
 use crate::settings::Settings;
 use libbpf_rs::MapMut;
-use microslice_policy::{GuestCode, GuestLayout};
+use microslice_policy::GuestCode;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -27,14 +27,8 @@ pub(crate) struct Lines<'o> {
 }
 
 /// Tells programs for which all VMs weigh the same what is known of one.
-pub(crate) fn set_vm_feed(
-    feeds: &MapMut<'_>,
-    vm: KernelVm,
-    code: u32,
-    layout: GuestLayout,
-) -> Result<(), HostError> {
-    let feed = VmFeed { layout, generation: vm.generation, code, ..VmFeed::new_zeroed() };
-    update(feeds, vm.slot, feed.as_bytes())
+pub(crate) fn set_vm_feed(feeds: &MapMut<'_>, slot: u32, feed: &VmFeed) -> Result<(), HostError> {
+    update(feeds, slot, feed.as_bytes())
 }
 
 /// Programs that see VMs, and are told what is known of their guests' code.
@@ -44,7 +38,7 @@ pub(crate) trait KernelSide: CountReader {
     /// Makes a guest kernel's ranges known under `slot`.
     fn set_guest_code(&mut self, slot: u32, code: &GuestCode) -> Result<(), HostError>;
     /// Tells what is known of a VM.
-    fn set_vm_feed(&mut self, vm: KernelVm, code: u32, layout: GuestLayout) -> Result<(), HostError>;
+    fn set_vm_feed(&mut self, slot: u32, feed: &VmFeed) -> Result<(), HostError>;
 }
 
 /// The purpose for which VMs are looked at.
@@ -254,5 +248,12 @@ fn adopt(vm: &mut Vm, settings: &Settings, purpose: Purpose) {
 
 fn tell(programs: &mut dyn KernelSide, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = vm.code_and_layout();
-    programs.set_vm_feed(vm.kernel_side, code, layout)
+    let feed = VmFeed {
+        layout,
+        generation: vm.kernel_side.generation,
+        code,
+        max_wait_ns: vm.policy.own_max_wait_ns(),
+        ..VmFeed::new_zeroed()
+    };
+    programs.set_vm_feed(vm.kernel_side.slot, &feed)
 }

@@ -8,10 +8,12 @@ use crate::guests::kernel_reader::Answer;
 use crate::guests::lines::introduce;
 use crate::guests::pinned::pinned_of;
 use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
+use crate::interface::VmFeed;
 use crate::machine::cpu_list::cpu_list;
 use crate::run::scheduler::Scheduler;
 use crate::run::{Daemon, Output, policies};
 use crate::settings::SchedulerChoice;
+use crate::settings::max_wait::MaxWait;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -74,13 +76,18 @@ impl Daemon<'_> {
         if has_changed {
             let vcpus = self.vms.values().map(|vm| vm.kernel_side.vcpu_count).sum();
             let pcpus = self.host.topology.pcpu_count;
-            let (max_wait, micro_slice_us) = (self.settings.max_wait(), self.settings.micro_slice_us);
-            let line = self.least_bound.line(max_wait, micro_slice_us, vcpus, pcpus);
+            let line = self.least_bound.line(self.bounds(), self.settings.micro_slice_us, vcpus, pcpus);
             line.into_iter().for_each(|line| (output.say)(&line));
             self.read_limits(output);
             self.weigh()?;
         }
         Ok(())
+    }
+
+    /// The host's bound on waits, and those of single VMs.
+    fn bounds(&self) -> impl Iterator<Item = MaxWait> + use<> {
+        let own: Vec<MaxWait> = self.vms.values().filter_map(|vm| vm.policy.max_wait).collect();
+        own.into_iter().chain([self.settings.max_wait()])
     }
 
     /// A VM that came later may be pinned to pCPUs of the micro pool. These are chosen at the start.
@@ -185,5 +192,13 @@ impl Daemon<'_> {
 
 pub(super) fn tell(scheduler: &mut Scheduler, vm: &Vm) -> Result<(), HostError> {
     let (code, layout) = vm.code_and_layout();
-    scheduler.set_vm_feed(vm.kernel_side, code, layout, vm.weight, vm.urgent_schemes)
+    let feed = VmFeed {
+        layout,
+        generation: vm.kernel_side.generation,
+        code,
+        weight: vm.weight,
+        urgent_schemes: vm.urgent_schemes,
+        max_wait_ns: vm.policy.own_max_wait_ns(),
+    };
+    scheduler.set_vm_feed(vm.kernel_side.slot, &feed)
 }

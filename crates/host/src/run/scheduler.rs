@@ -26,7 +26,7 @@ use crate::settings::{PoolChoice, SchedulerChoice, Settings};
 use crate::shares::limits;
 use crate::shares::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use libbpf_rs::{Link, MapCore, RingBuffer, RingBufferBuilder};
-use microslice_policy::{Code, FairShareConfig, GuestCode, GuestLayout, POOL_LIMIT_MAX, Record};
+use microslice_policy::{Code, FairShareConfig, GuestCode, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -197,16 +197,8 @@ impl Scheduler {
     }
 
     /// Tells the kernel side what is known of a VM.
-    pub fn set_vm_feed(
-        &mut self,
-        vm: KernelVm,
-        code: u32,
-        layout: GuestLayout,
-        weight: u32,
-        urgent_schemes: u32,
-    ) -> Result<(), HostError> {
-        let feed = VmFeed { layout, generation: vm.generation, code, weight, urgent_schemes };
-        update(self.object.maps().vm_feeds, vm.slot, feed.as_bytes())
+    pub fn set_vm_feed(&mut self, slot: u32, feed: &VmFeed) -> Result<(), HostError> {
+        update(self.object.maps().vm_feeds, slot, feed.as_bytes())
     }
 
     /// Tells the kernel side where a VM has its hint page; `None`: it has none.

@@ -3,6 +3,7 @@
 use crate::HostError;
 use crate::machine::domains;
 use crate::settings::coordination::{Acts, Scheme};
+use crate::settings::max_wait::MaxWait;
 use crate::settings::{PoolChoice, Settings, allowed, rules, scheduler_named};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -58,6 +59,7 @@ struct Vm {
     kernel: Option<PathBuf>,
     weight: Option<u32>,
     accelerate: Option<bool>,
+    max_wait: Option<String>,
     resched_dp: Option<bool>,
     tlb_co: Option<bool>,
     resched_co: Option<OnOrAuto>,
@@ -201,13 +203,15 @@ impl Values {
         settings.critical = self.critical;
         settings.record = self.record;
         settings.stats = self.stats;
-        self.vm.into_iter().for_each(|(name, vm)| vm.put_into(&mut settings, name));
+        for (name, vm) in self.vm {
+            vm.put_into(&mut settings, name)?;
+        }
         Ok(settings)
     }
 }
 
 impl Vm {
-    fn put_into(self, settings: &mut Settings, name: String) {
+    fn put_into(self, settings: &mut Settings, name: String) -> Result<(), String> {
         if let Some(kernel) = self.kernel {
             settings.guests.insert(name.clone(), kernel);
         }
@@ -217,10 +221,16 @@ impl Vm {
         if let Some(accelerate) = self.accelerate {
             settings.vm_accelerate.insert(name.clone(), accelerate);
         }
+        if let Some(bound) = self.max_wait {
+            let key = format!("vm.{name}.max-wait");
+            let bound = MaxWait::of_vm(&bound).map_err(|cause| format!("{}: {cause}", settings.called(&key)));
+            settings.vm_max_wait.insert(name.clone(), bound?);
+        }
         let schemes = schemes_said(self.resched_dp, self.tlb_co, self.resched_co);
         if !schemes.is_empty() {
             settings.vm_schemes.insert(name, schemes);
         }
+        Ok(())
     }
 }
 
@@ -298,7 +308,6 @@ impl Places {
 mod tests {
     use super::*;
     use crate::settings::listen::{Address, Listen};
-    use crate::settings::max_wait::MaxWait;
     use microslice_policy::QueueDomain;
 
     fn read_text(text: &str) -> Result<Settings, String> {
@@ -399,6 +408,11 @@ mod tests {
             ("\nslice-us = \"x\"", "my.toml:2:12: slice-us \"x\": must be 500 to 300000 microseconds"),
             ("[vm.web]\nweight = -5", "my.toml:2:10: vm.web.weight -5: must be 1 to 10000"),
             ("[vm.web]\naccelerate = 1", "my.toml:2:14: vm.web.accelerate 1: must be true or false"),
+            (
+                "[vm.web]\nmax-wait = 10",
+                "my.toml:2:12: vm.web.max-wait 10: must be a time such as 10ms, or none",
+            ),
+            ("[vm.web]\nmax-wait = \"9us\"", "my.toml:2:12: vm.web.max-wait: \"9us\" isn't 1ms to 1s"),
         ] {
             assert_eq!(read_text(text).unwrap_err(), expected);
         }
@@ -454,6 +468,7 @@ mod tests {
             guests: settings.guests.clone(),
             weights: settings.weights.clone(),
             vm_accelerate: settings.vm_accelerate.clone(),
+            vm_max_wait: settings.vm_max_wait.clone(),
             vm_schemes: settings.vm_schemes.clone(),
             ..Settings::default()
         };

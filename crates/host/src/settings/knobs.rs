@@ -61,7 +61,8 @@ impl Settings {
     /// Names the settings in a VM's policy that only another scheduler has, if there are any.
     pub fn without_effect(&self, policy: &VmPolicy) -> Option<String> {
         let weight = policy.weight.map(|_| "weight");
-        let said = weight.into_iter().chain(policy.schemes.keys().map(|scheme| scheme.key()));
+        let max_wait = policy.max_wait.map(|_| "max-wait");
+        let said = weight.into_iter().chain(max_wait).chain(policy.schemes.keys().map(|scheme| scheme.key()));
         let keys: Vec<&str> = said.filter(|key| self.foreign(key).is_some()).collect();
         let scheduler = self.scheduler_name();
         (!keys.is_empty()).then(|| {

@@ -1,7 +1,8 @@
 //! How long a runnable vCPU may wait for a pCPU (`--max-wait`, `policy/max_wait.h`).
 
 use microslice_policy::{
-    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns, max_wait_least_ns,
+    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns,
+    max_wait_least_ns,
 };
 use std::time::Duration;
 
@@ -17,6 +18,17 @@ pub enum MaxWait {
 }
 
 impl MaxWait {
+    /// Reads a VM's own bound, which a time or `none` may be.
+    ///
+    /// # Errors
+    /// The cause in words, with the value.
+    pub fn of_vm(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(Self::Auto) => Err(format!("{text:?} is neither a time such as 10ms, nor none")),
+            bound => bound,
+        }
+    }
+
     /// 0 for [`MaxWait::None`].
     pub fn bound_ns(self) -> u64 {
         match self {
@@ -34,6 +46,17 @@ impl MaxWait {
             Self::None => 0,
             Self::Auto => max_wait_each_ns(micro_slice_ns),
             Self::Of(_) => u64::from(WAIT_ROOM) * micro_slice_ns,
+        }
+    }
+}
+
+/// As one would write it.
+impl std::fmt::Display for MaxWait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Auto => f.write_str("auto"),
+            Self::Of(bound) => write!(f, "{bound:?}"),
         }
     }
 }
@@ -72,17 +95,24 @@ pub struct LeastBound {
 }
 
 impl LeastBound {
-    /// Returns a line if so many vCPUs can't have this bound, and that wasn't said of as many.
-    pub fn line(&mut self, max_wait: MaxWait, micro_slice_us: u64, vcpus: u32, pcpus: u32) -> Option<String> {
-        let MaxWait::Of(bound) = max_wait else { return None };
-        let bound_ns = bound.as_nanos() as u64;
+    /// Returns a line if so many vCPUs can't have the shortest of these bounds, and that wasn't said of as
+    /// many.
+    pub fn line(
+        &mut self,
+        bounds: impl Iterator<Item = MaxWait>,
+        micro_slice_us: u64,
+        vcpus: u32,
+        pcpus: u32,
+    ) -> Option<String> {
+        let chosen = bounds.filter(|bound| matches!(bound, MaxWait::Of(_)));
+        let bound_ns = chosen.map(MaxWait::bound_ns).min()?;
         let least_ns = max_wait_least_ns(micro_slice_us * 1000, vcpus, pcpus);
         if least_ns <= bound_ns.max(self.said_ns) {
             return None;
         }
         self.said_ns = least_ns;
         Some(format!(
-            "{vcpus} vCPUs on {pcpus} pCPUs can't all have --max-wait {} ms: the least that they can is {} ms",
+            "{vcpus} vCPUs on {pcpus} pCPUs can't all have a max-wait of {} ms: the least that they can is {} ms",
             bound_ns as f64 / 1e6,
             least_ns as f64 / 1e6
         ))
@@ -97,15 +127,16 @@ mod tests {
     fn a_bound_that_many_vcpus_cannot_have_is_said_once() {
         let bound: MaxWait = "2ms".parse().unwrap();
         let mut least = LeastBound::default();
-        assert_eq!(least.line(MaxWait::Auto, 100, 4096, 1), None, "it is as long as they need");
-        assert_eq!(least.line(bound, 100, 40, 4), None);
-        let line = least.line(bound, 100, 80, 4).unwrap();
-        assert_eq!(
-            line,
-            "80 vCPUs on 4 pCPUs can't all have --max-wait 2 ms: the least that they can is 4 ms"
-        );
-        assert_eq!(least.line(bound, 100, 80, 4), None);
-        assert!(least.line(bound, 100, 100, 4).is_some(), "more of them, and it is longer");
+        let mut line =
+            |bounds: &[MaxWait], vcpus, pcpus| least.line(bounds.iter().copied(), 100, vcpus, pcpus);
+        assert_eq!(line(&[MaxWait::Auto, MaxWait::None], 4096, 1), None, "it is as long as they need");
+        assert_eq!(line(&[bound], 40, 4), None);
+        let said = line(&[MaxWait::Auto, "30ms".parse().unwrap(), bound], 80, 4).unwrap();
+        let expected =
+            "80 vCPUs on 4 pCPUs can't all have a max-wait of 2 ms: the least that they can is 4 ms";
+        assert_eq!(said, expected);
+        assert_eq!(line(&[bound], 80, 4), None);
+        assert!(line(&[bound], 100, 4).is_some(), "more of them, and it is longer");
     }
 
     #[test]

@@ -171,6 +171,8 @@ pub struct Settings {
     pub weights: BTreeMap<String, u32>,
     /// VM name -> may it be accelerated?
     pub vm_accelerate: BTreeMap<String, bool>,
+    /// VM name -> how long its vCPUs may wait.
+    pub vm_max_wait: BTreeMap<String, MaxWait>,
     /// Flags of the command line, without their dashes, whatever their values.
     pub flags_given: BTreeSet<String>,
     /// `FILE:line:column` of what comes from the configuration file, by key (`slice-us`, `vm.web.weight`).
@@ -219,6 +221,7 @@ impl Default for Settings {
             guests_must_run: Vec::new(),
             weights: BTreeMap::new(),
             vm_accelerate: BTreeMap::new(),
+            vm_max_wait: BTreeMap::new(),
             flags_given: BTreeSet::new(),
             places: BTreeMap::new(),
         }
@@ -278,6 +281,7 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "normal-cpus" => "must be a list of CPUs such as 0-3,8".to_owned(),
+        "max-wait" if of_vm.is_some() => "must be a time such as 10ms, or none".to_owned(),
         "max-wait" => "must be a time such as 10ms, auto or none".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
         "stats" => "must be 0.1 to 86400 seconds".to_owned(),

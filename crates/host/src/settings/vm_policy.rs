@@ -1,8 +1,10 @@
 //! What is said of one VM: by the configuration file and flags, or by libvirt's metadata.
 
 use crate::settings::coordination::{Acts, Scheme};
+use crate::settings::max_wait::MaxWait;
 use crate::settings::{Settings, allowed};
 use crate::shares::weights::WEIGHTS;
+use microslice_policy::MAX_WAIT_NEVER;
 use std::collections::BTreeMap;
 
 /// A VM's policy. `None` means that nothing was said.
@@ -11,6 +13,8 @@ pub struct VmPolicy {
     /// In place of that of its own cgroup (`shares/weights.rs`): 1 to 10,000.
     pub weight: Option<u32>,
     pub accelerate: Option<bool>,
+    /// In place of the host's. Never [`MaxWait::Auto`].
+    pub max_wait: Option<MaxWait>,
     /// Schemes of the scheduler `coordinated`.
     pub schemes: BTreeMap<Scheme, Acts>,
 }
@@ -24,6 +28,7 @@ impl VmPolicy {
         Self {
             weight: self.weight.or(other.weight),
             accelerate: self.accelerate.or(other.accelerate),
+            max_wait: self.max_wait.or(other.max_wait),
             schemes,
         }
     }
@@ -31,6 +36,17 @@ impl VmPolicy {
     /// May it be accelerated, if its guest is known?
     pub fn accelerates(&self) -> bool {
         self.accelerate != Some(false)
+    }
+
+    /// Returns its own bound on waits as the kernel side takes it (`max_wait_of_vm_ns()`). One that isn't to be
+    /// accelerated has none, unless one is said of it.
+    pub fn own_max_wait_ns(&self) -> u64 {
+        match self.max_wait {
+            Some(MaxWait::Of(bound)) => bound.as_nanos() as u64,
+            Some(MaxWait::None) => MAX_WAIT_NEVER,
+            Some(MaxWait::Auto) | None if self.accelerates() => 0,
+            Some(MaxWait::Auto) | None => MAX_WAIT_NEVER,
+        }
     }
 
     /// Takes a key and a value as text, called as in a VM's table of the configuration file.
@@ -48,6 +64,10 @@ impl VmPolicy {
                 self.accelerate = value.parse().ok();
                 self.accelerate.is_some()
             }
+            "max-wait" => {
+                self.max_wait = Some(MaxWait::of_vm(value)?);
+                true
+            }
             _ => match scheme() {
                 Some(scheme) => {
                     Acts::said_of(scheme, value).map(|acts| self.schemes.insert(scheme, acts)).is_some()
@@ -59,7 +79,7 @@ impl VmPolicy {
     }
 
     fn keys() -> Vec<&'static str> {
-        ["weight", "accelerate"].into_iter().chain(Scheme::ALL.map(Scheme::key)).collect()
+        ["weight", "accelerate", "max-wait"].into_iter().chain(Scheme::ALL.map(Scheme::key)).collect()
     }
 }
 
@@ -68,8 +88,10 @@ impl std::fmt::Display for VmPolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let weight = self.weight.map(|weight| format!("weight {weight}"));
         let accelerate = self.accelerate.map(|accelerate| format!("accelerate {accelerate}"));
+        let max_wait = self.max_wait.map(|bound| format!("max-wait {bound}"));
         let schemes = self.schemes.iter().map(|(scheme, acts)| format!("{} {}", scheme.key(), acts.name()));
-        let words: Vec<String> = weight.into_iter().chain(accelerate).chain(schemes).collect();
+        let words: Vec<String> =
+            weight.into_iter().chain(accelerate).chain(max_wait).chain(schemes).collect();
         f.write_str(&words.join(", "))
     }
 }
@@ -85,6 +107,7 @@ impl Settings {
         VmPolicy {
             weight: self.weights.get(name).copied(),
             accelerate: self.vm_accelerate.get(name).copied(),
+            max_wait: self.vm_max_wait.get(name).copied(),
             schemes: self.vm_schemes.get(name).cloned().unwrap_or_default(),
         }
     }
@@ -105,12 +128,22 @@ mod tests {
         let said = policy(&[
             ("weight", "10000"),
             ("accelerate", "false"),
+            ("max-wait", "5ms"),
             ("resched-co", "auto"),
             ("tlb-co", "true"),
         ]);
-        assert_eq!(said.to_string(), "weight 10000, accelerate false, tlb-co on, resched-co auto");
+        let words = "weight 10000, accelerate false, max-wait 5ms, tlb-co on, resched-co auto";
+        assert_eq!(said.to_string(), words);
         assert!(!said.accelerates() && VmPolicy::default().accelerates());
         assert_eq!(VmPolicy::default().to_string(), "");
+    }
+
+    #[test]
+    fn who_is_not_accelerated_has_only_a_bound_of_its_own() {
+        let own_ns = |said: &[(&str, &str)]| policy(said).own_max_wait_ns();
+        assert_eq!([own_ns(&[]), own_ns(&[("max-wait", "5ms")])], [0, 5_000_000]);
+        assert_eq!(own_ns(&[("accelerate", "false"), ("max-wait", "5ms")]), 5_000_000);
+        assert_eq!([own_ns(&[("max-wait", "none")]), own_ns(&[("accelerate", "false")])], [MAX_WAIT_NEVER; 2]);
     }
 
     #[test]
@@ -122,7 +155,9 @@ mod tests {
         assert_eq!(refused("accelerate", "no"), "must be true or false");
         assert_eq!(refused("tlb-co", "auto"), "must be true or false");
         assert_eq!(refused("resched-co", "1"), "must be true, false or \"auto\"");
-        let keys = "no such key; there are weight, accelerate, resched-dp, tlb-co, resched-co";
+        assert_eq!(refused("max-wait", "auto"), "\"auto\" is neither a time such as 10ms, nor none");
+        assert_eq!(refused("max-wait", "50us"), "\"50us\" isn't 1ms to 1s");
+        let keys = "no such key; there are weight, accelerate, max-wait, resched-dp, tlb-co, resched-co";
         assert_eq!(refused("wieght", "1"), keys);
         assert_eq!(refused("kernel", "/boot/vmlinuz"), keys);
     }

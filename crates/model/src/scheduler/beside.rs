@@ -56,7 +56,12 @@ impl<Fair: FairClass> Beside<Fair> {
             answers,
             boosts: Boosts::new(config, costs, machine),
             holders: Holders::new(&config.holders, machine),
-            max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
+            max_wait: MaxWait::new(
+                config.max_wait_ns,
+                config.max_wait_each_ns,
+                config.micro_slice_ns,
+                machine,
+            ),
             pay_back: PayBack::new(config.pay_back, machine),
             asks_for_woken: config.woken,
         }

@@ -56,6 +56,21 @@ fn long_micro_slices_lengthen_a_bound_that_nobody_chose() {
 }
 
 #[test]
+fn a_vms_own_bound_goes_before_the_hosts() {
+    assert_eq!(max_wait_of_vm_ns(0, 10 * MS, 0), 10 * MS);
+    assert_eq!(max_wait_of_vm_ns(5 * MS, 10 * MS, 0), 5 * MS);
+    assert_eq!(max_wait_of_vm_ns(50 * MS, 0, 0), 50 * MS, "others may wait for ever");
+    assert_eq!(max_wait_of_vm_ns(MAX_WAIT_NEVER, 10 * MS, 0), 0, "it may wait for ever");
+}
+
+#[test]
+fn a_vms_own_bound_leaves_half_of_the_host_to_turns() {
+    assert_eq!(max_wait_least_now_ns(MS / 10, 800, 8), 20 * MS);
+    assert_eq!(max_wait_of_vm_ns(5 * MS, 10 * MS, max_wait_least_now_ns(MS / 10, 800, 8)), 20 * MS);
+    assert_eq!(max_wait_least_now_ns(MS, u32::MAX, 1), u64::from(MAX_WAIT_MOST_NS));
+}
+
+#[test]
 fn looks_that_take_long_are_rare() {
     let took_ns = 3 * MS;
     assert_eq!(took_ns + wait_look_pause_ns(took_ns), 16 * took_ns);

@@ -39,6 +39,24 @@ fn bounded_waits_end_in_time() {
 }
 
 #[test]
+fn a_vm_has_a_bound_of_its_own() {
+    let Some(lab) = lab() else { return };
+    let vms: Vec<LabVm> = (0..6).map(|_| lab.start(&["load=compute", "vcpus=2"]).expect("a VM")).collect();
+    let all: Vec<&LabVm> = vms.iter().collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bounds.toml");
+    std::fs::write(&file, format!("[vm.\"{}\"]\nmax-wait = \"10ms\"\n", vms[0].name())).expect("a file");
+    let daemon = run_beside(&lab, &all, &["--config", file.to_str().expect("a path")]);
+    std::thread::sleep(Duration::from_secs(3));
+    let report = report_of(daemon);
+    let asked = |vm: &LabVm| {
+        of_vm(&report, vm)["accelerations"]["by_cause"]["max_wait"].as_u64().expect("a count")
+    };
+    assert!(asked(&vms[0]) > 20, "{report}");
+    vms[1..].iter().for_each(|vm| assert_eq!(asked(vm), 0, "{report}"));
+}
+
+#[test]
 fn pinned_vcpus_are_bounded_too() {
     let Some(lab) = lab() else { return };
     let vms: Vec<LabVm> = (0..5).map(|_| lab.start(&["load=compute", "vcpus=2"]).expect("a VM")).collect();

@@ -9,12 +9,13 @@
 use super::{Core, MicroSliced};
 use crate::counters::FailedPull;
 use crate::ids::VcpuId;
-use crate::machine::{self, HostVm, Machine};
-use microslice_policy::{self as policy, Cause, VcpuState, WaitDecision, WaitObservation};
+use crate::machine::{self, Machine};
+use microslice_policy::{self as policy, Cause, MAX_WAIT_NEVER, VcpuState, WaitDecision, WaitObservation};
 
 pub struct MaxWait {
     /// Of VMs that say none themselves.
     host_ns: u64,
+    micro_slice_ns: u64,
     each_ns: u64,
     /// When the next look is due.
     due_ns: u64,
@@ -22,8 +23,8 @@ pub struct MaxWait {
 
 impl MaxWait {
     /// `host_ns`: the bound of VMs that say none themselves; 0: they have none. `each_ns`: for each vCPU that
-    /// wants to run and that a pCPU has, if that is longer.
-    pub fn new(host_ns: u64, each_ns: u64, machine: &mut Machine) -> Self {
+    /// wants to run and that a pCPU has, if that is longer. `micro_slice_ns`: of whoever is asked for.
+    pub fn new(host_ns: u64, each_ns: u64, micro_slice_ns: u64, machine: &mut Machine) -> Self {
         for vm in &mut machine.vms {
             vm.max_wait_ns = vm.own_max_wait_ns.unwrap_or(host_ns);
         }
@@ -31,6 +32,7 @@ impl MaxWait {
         Self {
             host_ns,
             each_ns,
+            micro_slice_ns,
             due_ns: bounds.map(|bound_ns| policy::wait_next_look_ns(bound_ns, 0)).min().unwrap_or(u64::MAX),
         }
     }
@@ -48,9 +50,7 @@ impl MaxWait {
         if machine.now_ns < self.due_ns {
             return Vec::new();
         }
-        if self.each_ns > 0 {
-            self.share(machine);
-        }
+        self.share(machine);
         let mut due = Vec::new();
         let mut next_look_ns = u64::MAX;
         for vm in machine.vms.iter().filter(|vm| vm.max_wait_ns > 0) {
@@ -76,15 +76,20 @@ impl MaxWait {
         due.into_iter().map(|(_, vcpu)| vcpu).collect()
     }
 
-    /// The host's bound, for as many as run or want to. It sees no tasks, as on a real host.
+    /// Bounds are for as many as run or want to. The host sees no tasks, as a real one doesn't.
     fn share(&self, machine: &mut Machine) {
-        let is_bounded = |vm: &HostVm| vm.own_max_wait_ns.is_none();
-        let bounded = machine.vms.iter().filter(|vm| is_bounded(vm));
-        let vcpus = bounded.flat_map(|vm| vm.first_vcpu.span(vm.vcpus));
+        let vms = machine.vms.iter().filter(|vm| !vm.are_tasks);
+        let vcpus = vms.flat_map(|vm| vm.first_vcpu.span(vm.vcpus));
         let wanting = vcpus.filter(|&vcpu| machine.vcpus[vcpu].state != machine::VcpuState::Blocked).count();
-        let pcpus = machine.pcpus.len() as u32;
-        let bound_ns = policy::max_wait_shared_ns(self.host_ns, self.each_ns, wanting as u32, pcpus);
-        machine.vms.iter_mut().filter(|vm| is_bounded(vm)).for_each(|vm| vm.max_wait_ns = bound_ns);
+        let (wanting, pcpus) = (wanting as u32, machine.pcpus.len() as u32);
+        let host_ns = policy::max_wait_shared_ns(self.host_ns, self.each_ns, wanting, pcpus);
+        let least_ns = policy::max_wait_least_now_ns(self.micro_slice_ns, wanting, pcpus);
+        for vm in &mut machine.vms {
+            // Here 0 is a VM that has none.
+            let own_ns =
+                vm.own_max_wait_ns.map_or(0, |own_ns| if own_ns == 0 { MAX_WAIT_NEVER } else { own_ns });
+            vm.max_wait_ns = policy::max_wait_of_vm_ns(own_ns, host_ns, least_ns);
+        }
     }
 }
 

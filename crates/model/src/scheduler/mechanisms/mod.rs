@@ -101,7 +101,12 @@ impl<Normal: Core> MicroSliced<Normal> {
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),
             looks: Looks::new(machine),
-            max_wait: MaxWait::new(config.max_wait_ns, config.max_wait_each_ns, machine),
+            max_wait: MaxWait::new(
+                config.max_wait_ns,
+                config.max_wait_each_ns,
+                config.micro_slice_ns,
+                machine,
+            ),
             patience: Patience::new(machine),
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
