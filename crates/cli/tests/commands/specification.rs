@@ -7,7 +7,7 @@ use std::process::Command;
 fn promises(text: &str) -> Vec<(&str, &str)> {
     text.lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.rsplit_once(" | "))
-        .filter(|row| *row != ("promise", "held by"))
+        .filter(|(_, cell)| *cell != "held by")
         .collect()
 }
 
