@@ -53,10 +53,13 @@ typedef unsigned long long u64;
 /* Real mode: hlt; jmp to it. */
 static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
 static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
-/* Real mode: inc dword [BEATS]; jmp to it. */
-#define BEATS 0x1800
+/*
+ * Real mode: inc dword [BEATS]; jmp to it. In a page without code, where real mode has no use for tables: QEMU
+ * translates what lies beside a write anew.
+ */
+#define BEATS 0x3800
 /* Where a vCPU's steal time is, of 64 bytes. */
-#define STEAL_TIME(id) (0x1840ul + 64 * (id))
+#define STEAL_TIME(id) (0x3840ul + 64 * (id))
 static const unsigned char counting[] = {0x66, 0xff, 0x06, BEATS & 0xff, BEATS >> 8, 0xeb, 0xf9};
 
 /* Long mode: both halves of the address space show the first 2 MiB of memory. */

@@ -12,7 +12,6 @@ const WORDS_MAX: usize = 25;
 /// fall. Pages of the lab are notebooks, kept as they were written.
 const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/lab/beside.md", 1),
-    ("docs/lab/changes.md", 52),
     ("docs/lab/reproduction.md", 14),
     ("docs/lab/rules.md", 26),
     ("docs/lab/scheduler.md", 6),

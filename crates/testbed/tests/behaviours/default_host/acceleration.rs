@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// The mix, and more threads that take its locks, beside a hog: it has every kind of event that guests have
 /// without PAUSE exits.
 fn mixed_guests(pv: Pv) -> [GuestSpec; 2] {
-    [GuestSpec::new("a").workload("worker,mix,kallsyms").network(1).pv(pv), GuestSpec::new("b").bare()]
+    [GuestSpec::new("a").workload("kallsyms,worker,mix").network(1).pv(pv), GuestSpec::new("b").bare()]
 }
 
 /// A while of acceleration.
@@ -46,7 +46,7 @@ fn accelerated() -> &'static Accelerated {
                 |report| count(&report["called_back"]) > 0,
                 "lent micro pCPU that is called back",
             );
-            // Its last load, beside all others: a slow machine takes long to come to it.
+            // Before its loads begin.
             let printed = guests[0].wait_for("\"kallsyms\"", 0, PATIENCE);
             printed.expect("the guest prints its kallsyms");
             let micro_pcpu_used =
