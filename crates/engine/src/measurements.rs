@@ -52,6 +52,8 @@ pub struct VmCounters {
     /// From runnable until running.
     pub waits: Histogram,
     pub longest_waits: LongestWaits,
+    /// How long the vCPU has waited that has waited least, and the one that has waited most.
+    pub least_and_most_waited_ns: Option<(u64, u64)>,
     /// That were longer than its bound.
     pub late_waits: u64,
     /// From when a thread's timer was due until it runs.
@@ -265,6 +267,8 @@ impl Measurements {
         let vm = &mut self.vms[host.vm];
         vm.run_ns += run_ns;
         vm.wait_ns += wait_ns;
+        let (least, most) = vm.least_and_most_waited_ns.unwrap_or((wait_ns, wait_ns));
+        vm.least_and_most_waited_ns = Some((least.min(wait_ns), most.max(wait_ns)));
         vm.context_switches += host.turns.switches;
         vm.spin_ns += spins.spin_ns;
         vm.yields.ple += spins.lock_exits;

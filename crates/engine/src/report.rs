@@ -44,6 +44,8 @@ pub struct VmReport {
     pub due_ns: u64,
     /// Runnable but not running, over all vCPUs.
     pub wait_ns: u64,
+    /// By how much longer the vCPU that has waited most has waited than the one that has waited least.
+    pub skew_ns: u64,
     /// Guest time in pause loops.
     pub spin_ns: u64,
     /// Part of `run_ns` with the instruction pointer waiting in smp_call_function_many, its pause-loop exits

@@ -195,6 +195,7 @@ impl Simulation<'_> {
             run_ns: counters.run_ns,
             due_ns: due_ns.round() as u64,
             wait_ns: counters.wait_ns,
+            skew_ns: counters.least_and_most_waited_ns.map_or(0, |(least, most)| most - least),
             spin_ns: counters.spin_ns,
             shootdown_spin_ns: counters.shootdown_spin_ns,
             workloads,

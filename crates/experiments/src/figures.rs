@@ -114,6 +114,7 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     if let Some(late_waits) = vm.late_waits {
         snapshot.counter(&figures::LATE_WAITS, &[name], late_waits);
     }
+    snapshot.gauge(&figures::SKEW_TIME, &[name], vm.skew_ns as f64);
     let mut longest_waits = Histogram::new();
     vm.longest_waits.iter().for_each(|&wait_ns| longest_waits.record(wait_ns));
     snapshot.histogram(&figures::LONGEST_WAIT, &[name], longest_waits);

@@ -314,7 +314,7 @@ fn felt_table(all: &[Summary]) -> Table {
     let words = FELT_WAITS.map(|wait| format!(">{}", wait.word()));
     let names = ["policy".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
     let mut names = names.iter().map(String::as_str).collect::<Vec<_>>();
-    names.extend([">99 % of seconds", ">all seconds"]);
+    names.extend([">99 % of seconds", ">all seconds", ">skew"]);
     let mut table = Table::new(&names);
     for of in all {
         let mut row = vec![of.policy.clone()];
@@ -322,6 +322,7 @@ fn felt_table(all: &[Summary]) -> Table {
             row.push(shown(felt.ratios.geometric_mean(), ratio));
         }
         row.extend([0.99, 1.0].map(|part| shown(of.longest_waits.quantile(part), milliseconds)));
+        row.push(shown(of.skew.mean(), percent));
         table.row(row);
     }
     table
@@ -422,6 +423,7 @@ fn json_of(regret: &regret::Regret, results: &[ScenarioResult], all: &[Summary])
                 "by_interrupts": groups(&of.interrupts),
                 "by_programs": groups(&of.programs),
                 "longest_waits_ns": distribution(&of.longest_waits),
+                "skew": distribution(&of.skew),
                 "share_error": distribution(&of.share_error),
                 "misses": misses(&of.misses),
                 "never_worse": of.is_never_worse(),

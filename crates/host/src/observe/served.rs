@@ -122,7 +122,7 @@ mod tests {
         report.vms[0].figures.stops = crate::output::holders::Stops::of_each(1);
         let text = microslice_metrics::openmetrics::of_snapshot(&report.snapshot());
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
-        assert_eq!(lines.count(), 77);
+        assert_eq!(lines.count(), 78);
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub struct Outcome {
     pub felt: Vec<FeltTimes>,
     /// The longest wait for a pCPU of each VM in each second, in ns.
     pub longest_waits: Vec<u64>,
+    /// Of each VM of several vCPUs, the part of the time by which siblings' waits differ.
+    pub skews: Vec<f64>,
     /// The largest difference between a VM's share of the host and what is due to it by the policy's own
     /// weights.
     pub share_error: f64,
@@ -213,6 +215,11 @@ pub fn file_name(seed: u64) -> String {
     format!("regret-{seed}.toml")
 }
 
+fn skews(report: &RunReport) -> Vec<f64> {
+    let wide = report.vms.iter().filter(|vm| vm.vcpus > 1);
+    wide.map(|vm| vm.skew_ns as f64 / report.measured_ns as f64).collect()
+}
+
 impl Run {
     fn of(config: &SimulationConfig, report: &RunReport) -> Self {
         let units_of = |workloads: &[microslice_engine::report::WorkloadReport]| {
@@ -222,6 +229,7 @@ impl Run {
             units: report.vms.iter().map(|vm| units_of(&vm.workloads)).collect(),
             felt: report.vms.iter().map(FeltTimes::of).collect(),
             longest_waits: report.vms.iter().flat_map(|vm| &vm.longest_waits).copied().collect(),
+            skews: skews(report),
             share_error: report.fairness_error_permille as f64 / 1_000.0,
             accelerations: report.pool.acceleration_count(),
         };

@@ -65,6 +65,8 @@ pub struct Summary {
     pub felt: [Felt; FELT_WAITS.len()],
     /// The longest wait for a pCPU of each VM in each second, in ns: as they are, not relative.
     pub longest_waits: Distribution,
+    /// The part of the time by which siblings' waits differ, of each VM of several vCPUs.
+    pub skew: Distribution,
     /// Of scenarios without VMs that are pinned or limited.
     pub share_error: Distribution,
     pub counts: Counts,
@@ -152,6 +154,7 @@ impl Summary {
                     .flat_map(|of| &of.outcomes[column].longest_waits)
                     .map(|&wait_ns| wait_ns as f64),
             ),
+            skew: Distribution::of(results.iter().flat_map(|of| &of.outcomes[column].skews).copied()),
             accelerations: results.iter().map(|result| result.outcomes[column].accelerations).sum(),
             interrupts: by_interrupts(&verdicts, results),
             programs: by_programs(&verdicts, results),
@@ -270,7 +273,7 @@ mod tests {
     fn outcome(units: &[&[u64]], wait_ns: f64, share_error: f64) -> Outcome {
         let units: Vec<Vec<u64>> = units.iter().map(|vm| vm.to_vec()).collect();
         let felt = units.iter().map(|_| FeltTimes::all(wait_ns)).collect();
-        Outcome { units, felt, longest_waits: vec![wait_ns as u64], share_error, accelerations: 3 }
+        Outcome { units, felt, longest_waits: vec![wait_ns as u64], skews: vec![0.1], share_error, accelerations: 3 }
     }
 
     fn result(seed: u64, outcomes: Vec<Outcome>) -> ScenarioResult {

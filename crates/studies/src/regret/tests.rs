@@ -216,6 +216,7 @@ fn narrow_intervals_are_enough_scenarios() {
         units: vec![vec![units]],
         felt: felt.clone(),
         longest_waits: Vec::new(),
+        skews: Vec::new(),
         share_error: 0.0,
         accelerations: 0,
     };
