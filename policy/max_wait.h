@@ -101,7 +101,7 @@ POLICY u64 max_wait_shared_ns(u64 bound_ns, u64 each_ns, u32 wanting_count, u32 
 }
 
 /*
- * Returns how long vCPUs of a VM may wait, if all others may wait for `host_ns` and so many as want to run can
+ * Returns how long vCPUs of a VM may wait. All others may wait for `host_ns`, and so many as want to run can
  * have `least_ns`. 0: for ever, in all of them. `own_ns` is 0 if the VM has no bound of its own.
  */
 POLICY u64 max_wait_of_vm_ns(u64 own_ns, u64 host_ns, u64 least_ns)

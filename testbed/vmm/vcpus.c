@@ -54,8 +54,8 @@ typedef unsigned long long u64;
 static const unsigned char halting[] = {0xf4, 0xeb, 0xfd};
 static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
 /*
- * Real mode: inc dword [BEATS]; jmp to it. In a page without code, where real mode has no use for tables: QEMU
- * translates what lies beside a write anew.
+ * Real mode: inc dword [BEATS]; jmp to it. In a page without code, where real mode has no use for tables.
+ * QEMU translates what lies beside a write anew.
  */
 #define BEATS 0x3800
 /* Where a vCPU's steal time is, of 64 bytes. */

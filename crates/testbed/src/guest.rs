@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(8);
 const READY: &str = "\"ready\"";
 /// A virtio device that is driven through I/O ports.
 const PORT_IO: &str = "disable-modern=on,disable-legacy=off,vectors=0";
-/// What a VMM says when KVM stops a guest for good: QEMU, whose guest's state follows, and that of bare vCPUs.
+/// What VMMs say when KVM stops a guest for good: QEMU, whose guest's state follows, and that of bare vCPUs.
 const STOPPED: [&str; 2] = ["KVM internal error", "a vCPU ended"];
 
 /// What the guest kernel may know of its host.

@@ -163,7 +163,12 @@ fn vm_row(vm: &VmRates, is_wide: bool) -> Row<'static> {
     ];
     if is_wide {
         let skew = vm.skew.map_or("-".into(), percent);
-        cells.extend([right(skew), right(time(vm.p50_ns)), right(number(vm.critical)), right(vm.pid.to_string())]);
+        cells.extend([
+            right(skew),
+            right(time(vm.p50_ns)),
+            right(number(vm.critical)),
+            right(vm.pid.to_string()),
+        ]);
         cells.push(Cell::new(plain(&vm.guest)));
     }
     Row::new(cells)

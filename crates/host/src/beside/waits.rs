@@ -27,8 +27,8 @@ use zerocopy::IntoBytes;
 /// How often new vCPUs are looked for, at most.
 const NEW_VCPUS: Duration = Duration::from_millis(100);
 
-/// Bounds that VMs have of their own, by slot: the daemon writes them, and the helper reads them. A slot's next
-/// VM may have those of its last one for a moment.
+/// Bounds that VMs have of their own, by slot: the daemon writes them, and the helper reads them. A slot's
+/// next VM may have those of its last one for a moment.
 #[derive(Clone)]
 pub struct OwnBounds(Arc<[AtomicU64]>);
 

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn skew_is_between_the_siblings_that_wait_most_and_least() {
+    fn skew_is_the_most_less_the_least_waited() {
         let waited = |ready_ns| {
             let seen = ObservedVcpu { ready: waits(&[(2, 1)], ready_ns, 0), ..ObservedVcpu::new_zeroed() };
             vcpu(VcpuState::Blocked, &seen, 10_000)

@@ -119,6 +119,7 @@ impl Report {
             "ready_percent": figures.ready_percent(),
             "ready_time_ns": figures.total(|vcpu| vcpu.ready_ns),
             "skew_percent": figures.skew_percent(),
+            "skew_time_ns": figures.skew_ns(),
             "cpu_time_ns": figures.total(|vcpu| vcpu.ran_ns),
             "steal_percent": figures.steal_percent(),
             "wait_to_run_ns": waits(&figures.waits()),

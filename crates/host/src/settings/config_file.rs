@@ -203,9 +203,7 @@ impl Values {
         settings.critical = self.critical;
         settings.record = self.record;
         settings.stats = self.stats;
-        for (name, vm) in self.vm {
-            vm.put_into(&mut settings, name)?;
-        }
+        self.vm.into_iter().try_for_each(|(name, vm)| vm.put_into(&mut settings, name))?;
         Ok(settings)
     }
 }

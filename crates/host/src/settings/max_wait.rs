@@ -1,8 +1,7 @@
 //! How long a runnable vCPU may wait for a pCPU (`--max-wait`, `policy/max_wait.h`).
 
 use microslice_policy::{
-    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns,
-    max_wait_least_ns,
+    MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns, max_wait_least_ns,
 };
 use std::time::Duration;
 

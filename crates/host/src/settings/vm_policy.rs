@@ -38,8 +38,8 @@ impl VmPolicy {
         self.accelerate != Some(false)
     }
 
-    /// Returns its own bound on waits as the kernel side takes it (`max_wait_of_vm_ns()`). One that isn't to be
-    /// accelerated has none, unless one is said of it.
+    /// Returns its own bound on waits as the kernel side takes it (`max_wait_of_vm_ns()`). One that isn't to
+    /// be accelerated has none, unless one is said of it.
     pub fn own_max_wait_ns(&self) -> u64 {
         match self.max_wait {
             Some(MaxWait::Of(bound)) => bound.as_nanos() as u64,
@@ -139,11 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_accelerated_has_only_a_bound_of_its_own() {
+    fn unaccelerated_vms_keep_a_bound_of_their_own() {
         let own_ns = |said: &[(&str, &str)]| policy(said).own_max_wait_ns();
         assert_eq!([own_ns(&[]), own_ns(&[("max-wait", "5ms")])], [0, 5_000_000]);
         assert_eq!(own_ns(&[("accelerate", "false"), ("max-wait", "5ms")]), 5_000_000);
-        assert_eq!([own_ns(&[("max-wait", "none")]), own_ns(&[("accelerate", "false")])], [MAX_WAIT_NEVER; 2]);
+        assert_eq!(
+            [own_ns(&[("max-wait", "none")]), own_ns(&[("accelerate", "false")])],
+            [MAX_WAIT_NEVER; 2]
+        );
     }
 
     #[test]

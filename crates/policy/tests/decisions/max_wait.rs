@@ -64,7 +64,7 @@ fn a_vms_own_bound_goes_before_the_hosts() {
 }
 
 #[test]
-fn a_vms_own_bound_leaves_half_of_the_host_to_turns() {
+fn own_bounds_leave_half_of_the_host_to_turns() {
     assert_eq!(max_wait_least_now_ns(MS / 10, 800, 8), 20 * MS);
     assert_eq!(max_wait_of_vm_ns(5 * MS, 10 * MS, max_wait_least_now_ns(MS / 10, 800, 8)), 20 * MS);
     assert_eq!(max_wait_least_now_ns(MS, u32::MAX, 1), u64::from(MAX_WAIT_MOST_NS));

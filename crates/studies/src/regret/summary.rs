@@ -273,7 +273,14 @@ mod tests {
     fn outcome(units: &[&[u64]], wait_ns: f64, share_error: f64) -> Outcome {
         let units: Vec<Vec<u64>> = units.iter().map(|vm| vm.to_vec()).collect();
         let felt = units.iter().map(|_| FeltTimes::all(wait_ns)).collect();
-        Outcome { units, felt, longest_waits: vec![wait_ns as u64], skews: vec![0.1], share_error, accelerations: 3 }
+        Outcome {
+            units,
+            felt,
+            longest_waits: vec![wait_ns as u64],
+            skews: vec![0.1],
+            share_error,
+            accelerations: 3,
+        }
     }
 
     fn result(seed: u64, outcomes: Vec<Outcome>) -> ScenarioResult {

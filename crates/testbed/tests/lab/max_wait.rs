@@ -49,9 +49,8 @@ fn a_vm_has_a_bound_of_its_own() {
     let daemon = run_beside(&lab, &all, &["--config", file.to_str().expect("a path")]);
     std::thread::sleep(Duration::from_secs(3));
     let report = report_of(daemon);
-    let asked = |vm: &LabVm| {
-        of_vm(&report, vm)["accelerations"]["by_cause"]["max_wait"].as_u64().expect("a count")
-    };
+    let asked =
+        |vm: &LabVm| of_vm(&report, vm)["accelerations"]["by_cause"]["max_wait"].as_u64().expect("a count");
     assert!(asked(&vms[0]) > 20, "{report}");
     vms[1..].iter().for_each(|vm| assert_eq!(asked(vm), 0, "{report}"));
 }
