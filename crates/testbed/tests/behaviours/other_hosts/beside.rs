@@ -41,7 +41,10 @@ pub(super) fn on(series: &str, test: impl Fn(&Host, &[Guest])) {
 }
 
 pub(super) fn guests() -> [GuestSpec; 2] {
-    [GuestSpec::new("a").workload("worker,mix,shootdown,heartbeat").network(1), GuestSpec::new("b").bare()]
+    [
+        GuestSpec::new("a").workload("worker,mix,shootdown,heartbeat").network(1),
+        GuestSpec::new("b").workload("hog,heartbeat"),
+    ]
 }
 
 /// In charge of boosts. Guests stand still until it is, and while it reads their kernel: beside busy ones
@@ -49,10 +52,10 @@ pub(super) fn guests() -> [GuestSpec; 2] {
 pub(super) fn start(host: &Host, command: &str) -> Process {
     let image = &host.image(DEFAULT_GUEST).expect("the guests' image").kernel;
     let still = stand_still(host);
-    let process = host.start(&format!("{command} --guest a={image}")).expect("start");
+    let process = host.start(&format!("{command} --guest a={image} --guest b={image}")).expect("start");
     statistics(&process, |_| true, "report");
     drop(still);
-    wait_until_it_knows(host, 1, &process);
+    wait_until_it_knows(host, 2, &process);
     process
 }
 

@@ -82,7 +82,7 @@ impl<'h> Relay<'h> {
 /// Both daemons at once, on guests with something of each kind to count.
 pub fn prometheus_takes_what_is_served(host: &Host) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
-    let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --metrics-listen 127.0.0.1:9477"));
+    let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --metrics-listen 127.0.0.1:9477"));
     let observer = start(host, "exec microslice observe --json --interval 1 --metrics-listen 127.0.0.1:9478");
     statistics(&scheduler, accelerations_by(&["call_function_ipi"]), "acceleration");
 

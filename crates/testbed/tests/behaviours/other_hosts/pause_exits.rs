@@ -19,14 +19,14 @@ fn on_host_with_pause_exits(test: impl Fn(&Host, &[Guest])) {
         let testbed = Testbed::new("6.18").expect("a series").pause_exits();
         testbed.with_guest_kernels(&[DEFAULT_GUEST]).expect("guest kernels")
     };
-    let busy = GuestSpec::new("a").workload("worker,wake").pv(Pv::Off);
-    on_machine("a host with PAUSE exits", testbed, &[busy, GuestSpec::new("b").bare()], test);
+    let guest = |name: &str, load: &str| GuestSpec::new(name).workload(load).pv(Pv::Off);
+    on_machine("a host with PAUSE exits", testbed, &[guest("a", "worker,wake"), guest("b", "hog")], test);
 }
 
 #[test]
 fn spinning_for_a_shootdown_or_a_lock_accelerates_the_responder_or_the_holder() {
     on_host_with_pause_exits(|host, _| {
-        let scheduler = start_scheduler_that_knows(host, 1, &format!("{FLAGS} --record /tmp/run.rec"));
+        let scheduler = start_scheduler_that_knows(host, 2, &format!("{FLAGS} --record /tmp/run.rec"));
         statistics(&scheduler, accelerations_by(&["tlb_yield", "lock_yield"]), "acceleration by each yield");
         let report = stop_scheduler(host, &scheduler);
         assert_sums_hold(&report);
@@ -58,7 +58,7 @@ fn spinning_for_a_shootdown_or_a_lock_boosts_the_responder_or_the_holder_beside_
 fn a_dynamic_pool_that_is_in_use_stays_without_being_emptied_every_second() {
     on_host_with_pause_exits(|host, _| {
         let flags = "--micro-cpus auto --micro-slice-us 3000 --stats 1 --record /tmp/run.rec";
-        let scheduler = start_scheduler_that_knows(host, 1, flags);
+        let scheduler = start_scheduler_that_knows(host, 2, flags);
         let is_used = |report: &Value| count(&report["accelerations"]["total"]) > 0;
         statistics(&scheduler, is_used, "acceleration");
         // By the paper's rule it changes at least twice a second. Here most seconds must do without.
