@@ -82,6 +82,8 @@ else
     elif ((ended == 2 && ${#failed[@]} <= RETRIED_MAX)); then
         printf 'test: FAILED beside the other lane, and tried once more alone: %s\n' "${failed[@]}" >&2
         result=$without_lanes
+        # They may begin ten minutes after all others.
+        [[ -z ${MICROSLICE_TESTS_UNTIL:-} ]] || MICROSLICE_TESTS_UNTIL=$((MICROSLICE_TESTS_UNTIL + 600))
         run --test behaviours -- --exact "${failed[@]}"
     fi
 fi
