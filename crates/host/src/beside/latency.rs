@@ -382,8 +382,11 @@ fn be_boosted(scene: &Scene) {
             continue;
         }
         // It may have been interrupted right behind its look at the clock.
-        scene.ran_at.store(monotonic_ns(), Ordering::Relaxed);
-        let is_boosted = matches!(threads::look_at(0), Ok(Now::Boosted));
+        let ran_at = monotonic_ns();
+        scene.ran_at.store(ran_at, Ordering::Relaxed);
+        // One that ran by itself, and was stopped and boosted only then, ran before the helper had heard.
+        let is_boosted = matches!(threads::look_at(0), Ok(Now::Boosted))
+            && ran_at >= scene.heard_at.load(Ordering::Relaxed);
         scene.moves(Stage::Asked, if is_boosted { Stage::Runs } else { Stage::Missed });
     }
 }

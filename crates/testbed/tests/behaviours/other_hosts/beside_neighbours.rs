@@ -13,7 +13,7 @@ const NOISE: f64 = 0.05;
 
 /// A vCPU's thread of the first guest that QEMU names so.
 fn thread_of_a_vcpu(host: &Host) -> String {
-    let command = "for guest in $(pidof qemu-system-x86_64 bare-guest); do grep -l 'CPU 0/KVM' /proc/$guest/task/*/comm; done | \
+    let command = "for guest in $(pidof qemu-system-x86_64); do grep -l 'CPU 0/KVM' /proc/$guest/task/*/comm; done | \
                    head -n 1 | cut -d/ -f5";
     run(host, command).trim().to_owned()
 }
@@ -76,8 +76,8 @@ fn on_debian_12_limits_and_weights_of_cgroups_hold_as_without_boosts() {
         run(
             host,
             "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p boosted-a boosted-b
-             for guest in $(pidof qemu-system-x86_64 bare-guest); do
-                 name=$(tr '\\0' '\\n' < /proc/$guest/cmdline | sed -n 's/^\\(guest=\\|-name=\\)\\([ab]\\).*/\\2/p')
+             for guest in $(pidof qemu-system-x86_64); do
+                 name=$(tr '\\0' '\\n' < /proc/$guest/cmdline | sed -n 's/^guest=\\([ab]\\),.*/\\1/p')
                  echo $guest > boosted-$name/cgroup.procs
              done
              echo 300 > boosted-b/cpu.weight",

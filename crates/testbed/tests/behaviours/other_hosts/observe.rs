@@ -29,7 +29,7 @@ fn by_thread(report: &Value, figure: &str) -> BTreeMap<u64, u64> {
 fn run_delays(host: &Host) -> BTreeMap<u64, u64> {
     let text = run(
         host,
-        "for guest in $(pidof qemu-system-x86_64 bare-guest); do for task in /proc/$guest/task/*; do
+        "for guest in $(pidof qemu-system-x86_64); do for task in /proc/$guest/task/*; do
             echo ${task##*/} $(cat $task/schedstat)
         done; done",
     );
