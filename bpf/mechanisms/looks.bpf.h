@@ -112,9 +112,12 @@ __noinline int look_for_interrupt(u32 slot)
 /* Its wait ends. */
 static __always_inline void count_late_wait(const struct vcpu *vcpu)
 {
-	struct vm_stats *stats = vm_stats_at(vcpu->vm);
+	struct vm_stats *stats;
 
-	if (stats && vcpu->runnable_at_ns && is_late_wait(vcpu, bpf_ktime_get_ns() - vcpu->runnable_at_ns))
+	if (!vcpu->runnable_at_ns || !is_late_wait(vcpu, bpf_ktime_get_ns() - vcpu->runnable_at_ns))
+		return;
+	stats = vm_stats_at(vcpu->vm);
+	if (stats)
 		COUNT(stats->late_waits);
 }
 

@@ -24,11 +24,9 @@
  * one that naps sleeps for 10 ms, works for some microseconds, and prints each second by how much it was
  * woken too late on average: "late 120 us".
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
-#include <linux/kvm_para.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -58,8 +56,6 @@ static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
  * QEMU translates what lies beside a write anew.
  */
 #define BEATS 0x3800
-/* Where a vCPU's steal time is, of 64 bytes. */
-#define STEAL_TIME(id) (0x3840ul + 64 * (id))
 static const unsigned char counting[] = {0x66, 0xff, 0x06, BEATS & 0xff, BEATS >> 8, 0xeb, 0xf9};
 
 /* Long mode: both halves of the address space show the first 2 MiB of memory. */
@@ -172,27 +168,6 @@ static void enter_long_mode(struct kvm_sregs *sregs)
 	sregs->efer = EFER_LME_LMA;
 }
 
-/* As QEMU calls them. */
-static void name_vcpu(long id)
-{
-	char name[16];
-
-	snprintf(name, sizeof(name), "CPU %ld/KVM", id);
-	pthread_setname_np(pthread_self(), name);
-}
-
-/* KVM counts it for guests that ask for it only. Returns how many registers were set. */
-static int show_steal_time(int vcpu, long id)
-{
-	struct {
-		struct kvm_msrs msrs;
-		struct kvm_msr_entry entry;
-	} steal = {.msrs.nmsrs = 1,
-		   .entry = {.index = MSR_KVM_STEAL_TIME, .data = STEAL_TIME(id) | KVM_MSR_ENABLED}};
-
-	return ioctl(vcpu, KVM_SET_MSRS, &steal);
-}
-
 static void *run_vcpu(void *id)
 {
 	int vcpu = ioctl(vm, KVM_CREATE_VCPU, (long)id);
@@ -218,11 +193,6 @@ static void *run_vcpu(void *id)
 		die("vCPU that means ill");
 	if (ioctl(vcpu, KVM_SET_SREGS, &sregs) || ioctl(vcpu, KVM_SET_REGS, &regs))
 		die("vCPU state");
-	if (beats) {
-		name_vcpu((long)id);
-		if (show_steal_time(vcpu, (long)id) != 1)
-			die("MSR_KVM_STEAL_TIME");
-	}
 	if (spins && write(ready, "", 1) != 1)
 		die("pipe");
 	for (int halts = 0; !leaves || halts < HALTS_OF_WHO_LEAVES; halts++) {

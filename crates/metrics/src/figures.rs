@@ -38,7 +38,7 @@ figures! {
     READY_TIME = "ready_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs could have run and had no pCPU; each second of it, per vCPU and second, is 100 % ready.";
     SKEW_TIME = "skew_time", Gauge, Nanoseconds, ["vm"],
-        "By how much longer the vCPU of a VM that has waited most has waited than the one that has waited least.";
+        "How much longer the vCPU of a VM that waited most has waited than the one that waited least.";
     RESTED_TIME = "rested_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs could have run but for what cpu.max allows them.";
     STEAL_TIME = "steal_time", Counter, Nanoseconds, ["vm"],

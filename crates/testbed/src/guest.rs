@@ -140,7 +140,8 @@ impl GuestSpec {
         let mut words = String::from("cd /sys/fs/cgroup && ");
         for (at, _) in cgroup.match_indices('/').chain([(cgroup.len(), "")]) {
             words += &format!(
-                "echo +cpu > cgroup.subtree_control; mkdir -p /sys/fs/cgroup/{above} && cd /sys/fs/cgroup/{above} && ",
+                "echo +cpu > cgroup.subtree_control; mkdir -p /sys/fs/cgroup/{above} && \
+                 cd /sys/fs/cgroup/{above} && ",
                 above = &cgroup[..at]
             );
         }

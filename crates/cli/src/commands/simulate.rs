@@ -76,7 +76,8 @@ pub struct Simulate {
     #[arg(long)]
     check: bool,
 
-    /// List what is built in, and what it is; --list=symbols: the functions of each kernel
+    /// List scenarios, workloads, hosts, kernels, NICs and policies, with what they are; --list=symbols: the
+    /// functions of each kernel that workloads can name, and which of them are critical
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     list: Option<Listed>,
 
@@ -253,9 +254,7 @@ fn page(scenario: &Scenario, snapshot: &Snapshot) -> String {
 /// What `--list` shows.
 #[derive(Clone, Copy, ValueEnum)]
 enum Listed {
-    /// Scenarios, workloads, hosts, kernels, NICs and policies, with what they are
     All,
-    /// The functions of each kernel that workloads can name, and which of them are critical
     Symbols,
 }
 

@@ -126,11 +126,11 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
     let preemptions = most_first(&now.preemptions, &old.preemptions, seconds);
     let is_critical =
         |word: &str| GuestClass::ALL.iter().any(|class| class.name() == word && class_is_critical(*class));
-    let vcpus = now.vcpus.iter().map(|vcpu| {
+    let rates_of = |vcpu: &VcpuView| {
         let same = |other: &&VcpuView| (other.id, other.tid) == (vcpu.id, vcpu.tid);
         vcpu_rates(old.vcpus.iter().find(same), vcpu, seconds)
-    });
-    let vcpus: Vec<VcpuRates> = vcpus.collect();
+    };
+    let vcpus: Vec<VcpuRates> = now.vcpus.iter().map(rates_of).collect();
     VmRates {
         name: now.name.clone(),
         pid: now.pid,

@@ -111,7 +111,8 @@ impl LeastBound {
         }
         self.said_ns = least_ns;
         Some(format!(
-            "{vcpus} vCPUs on {pcpus} pCPUs can't all have a max-wait of {} ms: the least that they can is {} ms",
+            "{vcpus} vCPUs on {pcpus} pCPUs can't all have a max-wait of {} ms: \
+             the least that they can is {} ms",
             bound_ns as f64 / 1e6,
             least_ns as f64 / 1e6
         ))

@@ -86,7 +86,7 @@ pub(super) fn stop(process: &Process) -> Value {
 /// Threads of guests that a boost has left as they were not before: the 41st field is the policy, 1 is
 /// SCHED_FIFO.
 pub(super) fn real_time_guest_threads(host: &Host) -> usize {
-    let command = "for guest in $(pidof qemu-system-x86_64 bare-guest); do cat /proc/$guest/task/*/stat; done | sed 's/.*) //' | \
+    let command = "for guest in $(pidof qemu-system-x86_64); do cat /proc/$guest/task/*/stat; done | sed 's/.*) //' | \
                    awk '$39 == 1' | wc -l";
     run(host, command).trim().parse().expect("a number")
 }
@@ -156,7 +156,7 @@ fn pin_guests(host: &Host, to_one: bool) {
     run(
         host,
         &format!(
-            "at=0; for guest in $(pidof qemu-system-x86_64 bare-guest); do for task in /proc/$guest/task/*; do
+            "at=0; for guest in $(pidof qemu-system-x86_64); do for task in /proc/$guest/task/*; do
                 at=$((at + 1)); taskset -p {mask} ${{task##*/}} >/dev/null
             done; done"
         ),
