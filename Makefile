@@ -29,22 +29,22 @@ kernels: setup build ## fetch the stock Debian kernels that demo and tests run (
 demo: setup build ## what micro-slicing brings, in seven minutes: simulated, on real vCPUs where KVM can be opened, then two stock guests on an emulated stock host
 	target/release/microslice demo
 
-test: setup-tests ## all tests but four of ten of the testbed's, each of which says why it is left out
+test: setup-tests ## all tests but half of the testbed's, each of which says why it is left out
 	scripts/test.sh
 
 test-long: setup-tests ## every test, and measures longer: what changes bpf/ passes this before it lands
 	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
-check: setup-tests ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy), each parser fuzzed for five seconds
+check: setup-tests ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy)
 	$(CARGO) fmt --all --check
 	scripts/check-c-format.sh
 	scripts/check-layering.sh
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --test tidy
-	scripts/fuzz.sh 5
 	scripts/check-test-long.sh
 
-soak: setup-build ## ten minutes of fuzz that `make test` doesn't draw (scripts/soak.sh for longer)
+soak: setup-tests ## fuzz that `make test` doesn't draw: each parser for a minute, then scenarios and files for ten
+	scripts/fuzz.sh 60
 	scripts/soak.sh 10
 
 bench: build ## hot paths, as ratios inside one run; and what policies lose on 200 random scenarios

@@ -66,7 +66,7 @@ else
     results_before=$(grep -c '^test result: ' "$log" || true)
     set -m
     # The second lane takes over what makes both about as long.
-    also=(default_host::{vm_policies,vmm_threads,weights,windows}::)
+    also=(default_host::{shares,symbols,vm_policies,vmm_threads,weights,windows}::)
     (result=0 log=$log.lane && run --test behaviours -- other_hosts "${also[@]}" > /dev/null && exit "$result") &
     lane=$!
     set +m

@@ -77,6 +77,7 @@ fn capabilities(host: &Host) -> Vec<u64> {
 }
 
 #[test]
+#[ignore = "220 s with the next; a pCPU that is lost while it starts stands for it: make test-long"]
 fn a_pcpu_that_goes_and_comes_again_and_again_ends_nothing_and_no_guest_is_read_again() {
     let Seen { rounds, kernels_read: [before, after], report, .. } = seen();
     println!("{} restarts in {} s", report["scheduler_restarts"], report["seconds"]);
@@ -90,6 +91,7 @@ const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 23 | 1 << 34 | 1 << 38 | 1 <
 
 /// With them the guest is read, and the scheduler started again.
 #[test]
+#[ignore = "shares the run of the test above: make test-long"]
 fn the_daemon_keeps_seven_capabilities_and_they_are_enough_to_read_guests_and_to_start_again() {
     assert_eq!(seen().kept, [KEPT; 2]);
 }
