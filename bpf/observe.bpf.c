@@ -166,7 +166,8 @@ __noinline int answer_callers(u32 slot, u32 word, u64 now)
 		if (!caller || !waiting_of(caller)->unanswered)
 			continue;
 		if (__sync_fetch_and_sub(&waiting_of(caller)->unanswered, 1) == 1)
-			note_wait(&seen_in(vm)->shootdowns, now - waiting_of(caller)->call_since_ns);
+			note_wait(&seen_in(vm)->shootdowns,
+				  elapsed_ns(waiting_of(caller)->call_since_ns, now));
 	}
 	return 0;
 }
@@ -374,7 +375,7 @@ static __always_inline void take_interrupts(const struct vcpu *vcpu, u64 now)
 		u64 since_ns = *since ? __sync_lock_test_and_set(since, 0) : 0;
 
 		if (since_ns)
-			note_wait(&seen_in(vm)->interrupt_waits[kind], now - since_ns);
+			note_wait(&seen_in(vm)->interrupt_waits[kind], elapsed_ns(since_ns, now));
 	}
 }
 
@@ -386,7 +387,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	if (!tctx || !vcpu)
 		return;
 	if (vcpu->state == VCPU_RUNNABLE)
-		note_wait(&seen_of(vcpu)->ready, now - seen_of(vcpu)->since_ns);
+		note_wait(&seen_of(vcpu)->ready, elapsed_ns(seen_of(vcpu)->since_ns, now));
 	seen_of(vcpu)->since_ns = now;
 	__sync_lock_test_and_set(&vcpu->state, VCPU_RUNNING);
 	take_interrupts(vcpu, now);

@@ -25,6 +25,15 @@ typedef long long s64;
 #define POLICY static inline __attribute__((always_inline, unused))
 
 /*
+ * Returns the time from SINCE_NS to NOW_NS, or none if SINCE_NS is later: another CPU may have set it after NOW_NS
+ * was read.
+ */
+POLICY u64 elapsed_ns(u64 since_ns, u64 now_ns)
+{
+	return now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
+/*
  * What the code at a guest instruction pointer does (paper, Table 3). The numbers are part of the format of
  * BPF maps and recordings: append, never renumber. crates/symbols::CodeClass has the same codes.
  */

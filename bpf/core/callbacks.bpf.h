@@ -159,7 +159,7 @@ static __always_inline u32 start_vcpu(struct task_ctx *tctx, struct vcpu *vcpu, 
 {
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
 	u32 occupant = vcpu->was_blocked ? OCCUPANT_BOOSTED_VCPU : OCCUPANT_VCPU;
-	u64 waited_ns = vcpu->runnable_at_ns ? now - vcpu->runnable_at_ns : 0;
+	u64 waited_ns = vcpu->runnable_at_ns ? elapsed_ns(vcpu->runnable_at_ns, now) : 0;
 
 	if (stats) {
 		u32 bucket = histogram_bucket(waited_ns);

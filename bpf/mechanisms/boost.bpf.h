@@ -177,7 +177,7 @@ static __always_inline void begin_boost(struct vcpu *vcpu, u64 now)
 	boost_of(vcpu)->began_at_ns = now;
 	if (cause < CAUSE_COUNT && class < GUEST_CLASS_COUNT)
 		COUNT(boosts_in(vm)->stats.boosts[cause][class]);
-	bucket = histogram_bucket(now - boost_of(vcpu)->asked_at_ns);
+	bucket = histogram_bucket(elapsed_ns(boost_of(vcpu)->asked_at_ns, now));
 	if (bucket < HISTOGRAM_BUCKETS)
 		COUNT(boosts_in(vm)->stats.wait_us[bucket]);
 }

@@ -114,7 +114,8 @@ static __always_inline void count_late_wait(const struct vcpu *vcpu)
 {
 	struct vm_stats *stats;
 
-	if (!vcpu->runnable_at_ns || !is_late_wait(vcpu, bpf_ktime_get_ns() - vcpu->runnable_at_ns))
+	if (!vcpu->runnable_at_ns ||
+	    !is_late_wait(vcpu, elapsed_ns(vcpu->runnable_at_ns, bpf_ktime_get_ns())))
 		return;
 	stats = vm_stats_at(vcpu->vm);
 	if (stats)
@@ -128,7 +129,6 @@ __noinline u64 look_at_wait(u32 slot)
 {
 	struct vcpu *vcpu = vcpu_at(slot);
 	struct wait_observation seen = {};
-	s64 waited_ns;
 	u32 decision;
 
 	if (!vcpu || !vcpu->kvm_vcpu || vcpu->rests)
@@ -137,14 +137,13 @@ __noinline u64 look_at_wait(u32 slot)
 	if (!seen.bound_ns)
 		return MAX_WAIT_MOST_NS;
 	seen.state = vcpu->state;
-	waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
-	if (waited_ns < 0 || (seen.state != VCPU_RUNNABLE && seen.state != VCPU_PENDING))
+	seen.waited_ns = elapsed_ns(vcpu->runnable_at_ns, bpf_ktime_get_ns());
+	if (seen.state != VCPU_RUNNABLE && seen.state != VCPU_PENDING)
 		return wait_next_look_ns(seen.bound_ns, 0);
-	seen.waited_ns = waited_ns;
 	decision = decide_on_wait(&seen);
 	if (decision == WAIT_ENDS || decision == WAIT_LATE)
 		request_acceleration(slot, CAUSE_MAX_WAIT, 0);
-	return wait_next_look_ns(seen.bound_ns, waited_ns);
+	return wait_next_look_ns(seen.bound_ns, seen.waited_ns);
 }
 
 static __always_inline u32 wants_to_run(u32 slot)

@@ -41,7 +41,7 @@ static __always_inline u64 micro_busy_until(const struct pcpu *pcpu, u64 now)
 	if (since < stepped_at)
 		since = stepped_at;
 	/* Steps are taken on another pCPU: one may have been taken after `now`. */
-	return now > since ? now - since : 0;
+	return elapsed_ns(since, now);
 }
 
 /* The accelerated vCPU, if one ran here, doesn't any more. */

@@ -29,7 +29,7 @@ static __always_inline bool starts_urgently(struct vcpu *vcpu, s32 cpu)
 static __always_inline void note_urgent_wait(struct vcpu *vcpu, u64 now)
 {
 	struct urgent_stats *stats = urgent_stats_of(vcpu);
-	u64 waited_ns = now - urgent_of(vcpu)->waits_since_ns;
+	u64 waited_ns = elapsed_ns(urgent_of(vcpu)->waits_since_ns, now);
 	u32 bucket = histogram_bucket(waited_ns);
 
 	if (!urgent_of(vcpu)->waits_since_ns)

@@ -314,7 +314,7 @@ int look_at_wait(struct bound_request *request)
 	if (vcpu->rests)
 		return 0;
 	seen.bound_ns = max_wait_of(vcpu->vm);
-	seen.waited_ns = bpf_ktime_get_ns() - vcpu->runnable_at_ns;
+	seen.waited_ns = elapsed_ns(vcpu->runnable_at_ns, bpf_ktime_get_ns());
 	seen.state = vcpu->state;
 	decision = decide_on_wait(&seen);
 	if (decision == WAIT_ENDS || decision == WAIT_LATE)
@@ -380,7 +380,7 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 
 	if (!stats || !vm)
 		return;
-	waited_ns = now - vcpu->runnable_at_ns;
+	waited_ns = elapsed_ns(vcpu->runnable_at_ns, now);
 	if (!vcpu->rests && is_late_wait(vcpu, waited_ns))
 		COUNT(boosts_in(vm)->stats.late_waits);
 	bucket = histogram_bucket(waited_ns);

@@ -66,6 +66,12 @@ pub fn class_by_held(by: CriticalBy, held: Held, class: GuestClass) -> GuestClas
     GuestClass::of(unsafe { c::class_by_held(by as u32, held as u32, class as u32) })
 }
 
+/// Returns the time between two moments, or none if the first is later (`policy/types.h`).
+pub fn elapsed_ns(since_ns: u64, now_ns: u64) -> u64 {
+    // SAFETY: plain values.
+    unsafe { c::elapsed_ns(since_ns, now_ns) }
+}
+
 /// Returns what becomes of a vCPU's wait for a pCPU (`policy/max_wait.h`).
 pub fn decide_on_wait(seen: &WaitObservation) -> WaitDecision {
     // SAFETY: the pointer comes from a reference.

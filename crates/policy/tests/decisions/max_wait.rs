@@ -102,3 +102,10 @@ proptest! {
         prop_assert!(waited_ns * 16 >= bound_ns * 13 - 16, "not long before it has to: {waited_ns} of {bound_ns}");
     }
 }
+
+/// Another CPU sets when a wait began, also after this one has read its clock.
+#[test]
+fn a_wait_that_begins_after_now_has_no_length() {
+    assert_eq!(elapsed_ns(5, 7), 2);
+    assert_eq!(elapsed_ns(7, 5), 0);
+}

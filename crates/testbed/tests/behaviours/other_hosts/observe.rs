@@ -117,16 +117,27 @@ fn assert_names_what_was_lost(total: &Value) {
     assert!(shootdowns[0] > shootdowns[1], "only the first one's programs call siblings: {worker}, {hog}");
 }
 
-/// The buckets are the kernel side's: what they say of the sum is near to the exact one.
+/// The buckets are the kernel side's: what they say of the sum is near to the exact one. No wait is longer than
+/// the kernel side was there for.
 fn assert_histograms_hold(total: &Value) {
+    let longest_ns = total["seconds"].as_f64().expect("seconds") * 2e9;
     for vm in vms(total) {
         let waits = &vm["wait_to_run_ns"];
-        let buckets = waits["buckets"].as_array().expect("buckets");
         let middle =
             |bucket: &Value| (count(&bucket[0]) + count(&bucket[1])) as f64 / 2.0 * count(&bucket[2]) as f64;
-        let (sum, exact) = (buckets.iter().map(middle).sum::<f64>(), waits["sum"].as_f64().expect("a sum"));
+        let sum = buckets(waits).map(middle).sum::<f64>();
+        let exact = waits["sum"].as_f64().expect("a sum");
         assert!((sum - exact).abs() <= exact / 4.0, "{sum} and {exact}: {waits}");
+        let by_kind = vm["interrupt_wait_ns"].as_object().expect("by kind").values();
+        for waits in by_kind.chain([waits, &vm["preempted_shootdown_wait_ns"]]) {
+            assert!(buckets(waits).all(|bucket| (count(&bucket[0]) as f64) < longest_ns), "{waits}");
+        }
     }
+}
+
+/// Each is its least value, its end and how many fell into it.
+fn buckets(waits: &Value) -> impl Iterator<Item = &Value> {
+    waits["buckets"].as_array().expect("buckets").iter()
 }
 
 /// Where vCPUs of both guests ran, and what a guest was doing when it was preempted.
