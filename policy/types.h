@@ -25,8 +25,8 @@ typedef long long s64;
 #define POLICY static inline __attribute__((always_inline, unused))
 
 /*
- * Returns the time from SINCE_NS to NOW_NS, or none if SINCE_NS is later: another CPU may have set it after NOW_NS
- * was read.
+ * Returns the time from SINCE_NS to NOW_NS, or none if SINCE_NS is later. Another CPU may have set it after
+ * NOW_NS was read.
  */
 POLICY u64 elapsed_ns(u64 since_ns, u64 now_ns)
 {

@@ -117,8 +117,8 @@ fn assert_names_what_was_lost(total: &Value) {
     assert!(shootdowns[0] > shootdowns[1], "only the first one's programs call siblings: {worker}, {hog}");
 }
 
-/// The buckets are the kernel side's: what they say of the sum is near to the exact one. No wait is longer than
-/// the kernel side was there for.
+/// The buckets are the kernel side's: what they say of the sum is near to the exact one. No wait is longer
+/// than the kernel side was there for.
 fn assert_histograms_hold(total: &Value) {
     let longest_ns = total["seconds"].as_f64().expect("seconds") * 2e9;
     for vm in vms(total) {
