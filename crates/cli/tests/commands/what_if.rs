@@ -165,3 +165,18 @@ fn a_host_whose_costs_were_measured_is_a_name_or_a_file() {
     let error = refuse(&["simulate", "--profile", &profile, "--host", &none, "--seeds", "1"]);
     assert!(error.contains("none.toml: No such file"), "{error}");
 }
+
+/// The page docs/how-to/what-if.md has it beside it: stock guests on an emulated host.
+#[test]
+fn the_sample_profile_of_the_page_is_fitted_and_predicted() {
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/what-if-sample.json");
+    let output = microslice(&["simulate", "--profile", sample, "--seeds", "1", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let vms: Vec<_> = json["fit"]["vms"].as_array().expect("VMs").iter().map(|vm| &vm["vm"]).collect();
+    assert_eq!(vms, ["hog", "web"]);
+    let rows = json["predictions"].as_array().expect("a list");
+    let shootdowns = rows.iter().find(|row| row["vm"] == "web" && row["figure"] == "shootdown_p50");
+    let beside = &shootdowns.expect("web's shootdowns")["policies"]["beside"]["mean"];
+    assert!(beside.as_f64() > Some(0.0), "{beside}");
+}
