@@ -174,7 +174,7 @@ fn the_sample_profile_of_the_page_is_fitted_and_predicted() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let vms: Vec<_> = json["fit"]["vms"].as_array().expect("VMs").iter().map(|vm| &vm["vm"]).collect();
-    assert_eq!(vms, ["hog", "web"]);
+    assert_eq!(vms, ["web", "hog"]);
     let rows = json["predictions"].as_array().expect("a list");
     let shootdowns = rows.iter().find(|row| row["vm"] == "web" && row["figure"] == "shootdown_p50");
     let beside = &shootdowns.expect("web's shootdowns")["policies"]["beside"]["mean"];

@@ -36,3 +36,20 @@ fn without_rights_another_scheduler_or_no_kvm_is_refused_by_name() {
         assert_eq!(scheduler_state(host), "disabled");
     });
 }
+
+/// Modules have BTF from Linux 5.11 on.
+#[test]
+#[ignore = "50 s, and a kernel that nothing else boots: make test-long"]
+fn on_5_10_the_btf_of_kvm_is_named_as_missing() {
+    on_machine(
+        "5.10",
+        || Testbed::new("5.10").expect("a series"),
+        &[],
+        |host, _| {
+            for command in ["microslice run", "microslice observe --for 1s"] {
+                let line = refusal(host, command);
+                assert!(line.contains("module kvm has no BTF"), "{line}");
+            }
+        },
+    );
+}
