@@ -39,8 +39,8 @@ fn without_rights_another_scheduler_or_no_kvm_is_refused_by_name() {
 
 /// Modules have BTF from Linux 5.11 on.
 #[test]
-#[ignore = "50 s, and a kernel that nothing else boots: make test-long"]
-fn on_5_10_the_btf_of_kvm_is_named_as_missing() {
+#[ignore = "15 s, and a kernel that nothing else boots: make test-long"]
+fn on_5_10_kvm_without_btf_is_refused_by_name() {
     on_machine(
         "5.10",
         || Testbed::new("5.10").expect("a series"),
