@@ -93,8 +93,8 @@ impl PoolSizeConfig {
         reserved: 0,
     };
     /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise. Two
-    /// fifths, since a micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing,
-    /// and shootdowns take half as long with it (docs/lab/rules.md, Growing by demand).
+    /// fifths, since a micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing
+    /// (docs/lab/rules.md, Growing by demand).
     pub const DEFAULT: Self = Self { second_looks: 5, grow_when_busy_percent: 40, ..Self::PAPER };
 }
 

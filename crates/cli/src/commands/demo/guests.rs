@@ -16,7 +16,7 @@ const SCHEDULERS: [(Role, Scheduler); 3] = [
     (Role::PoolOff, Scheduler::Static(0)),
     (Role::Ours, Scheduler::Static(1)),
 ];
-/// The same phase's work differs by up to a third within minutes (docs/lab/testbed.md).
+/// The same phase's work differs by up to a third within minutes (docs/explanation/testbed.md).
 const EQUAL_WITHIN: f64 = 1.33;
 /// Causes of accelerations by name; the rest is summed up.
 const CAUSES_SHOWN: usize = 3;

@@ -127,7 +127,7 @@ mod tests {
         screen::to_text(&[guests::block(&plan(), &[boot], true)])
     }
 
-    /// Like those of docs/lab/testbed.md, without PV helpers.
+    /// Like those of an emulated host, without PV helpers.
     const USUAL: [Option<Figures>; 3] = [
         Some((2.8, 3400, [18.9, 84.0, 40.0])),
         Some((1.94, 2300, [105.0, 340.0, 200.0])),
