@@ -1,6 +1,8 @@
 //! Lines for the operator about a VM and its guest.
 
+use crate::guests::libvirt::News;
 use crate::guests::vms::Vm;
+use crate::settings::Settings;
 use std::time::Instant;
 
 /// Says which VM it is, and what is known of its kernel.
@@ -19,5 +21,13 @@ pub(crate) fn say_slide(vm: &mut Vm, say: &mut dyn FnMut(&str)) {
     if let Some(changes) = vm.slide_news.take_due(Instant::now()) {
         let more = if changes > 1 { format!(" (changed {changes} times)") } else { String::new() };
         say(&format!("{}: {}{more}", vm.name, vm.state()));
+    }
+}
+
+/// Says what its domain's metadata say from now on, and what of that has no effect under this scheduler.
+pub(crate) fn say_metadata(vm: &Vm, news: News, settings: &Settings, say: &mut dyn FnMut(&str)) {
+    let Some(line) = news.line else { return };
+    for line in [Some(line), settings.without_effect(&vm.libvirt.policy())].into_iter().flatten() {
+        say(&format!("{}: {line}", vm.name));
     }
 }

@@ -8,7 +8,7 @@ use crate::bpf::maps::update;
 use crate::guests::counts::{self, CountReader};
 use crate::guests::guest_kernels::{GuestKernel, GuestKernels};
 use crate::guests::kernel_reader::{Answer, KernelReader, Witness};
-use crate::guests::lines::{introduce, say_slide};
+use crate::guests::lines::{introduce, say_metadata, say_slide};
 use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess};
 use crate::interface::VmFeed;
 use crate::settings::Settings;
@@ -232,8 +232,8 @@ impl<'s> Guests<'s> {
 /// Looks at libvirt's metadata of a VM. True if they have changed.
 fn look_at_domain(vm: &mut Vm, settings: &Settings, purpose: Purpose, output: &mut Lines<'_>) -> bool {
     let Some(news) = vm.libvirt.look() else { return false };
-    if let (Purpose::Boost, Some(line)) = (purpose, news.line) {
-        (output.say)(&format!("{}: {line}", vm.name));
+    if purpose == Purpose::Boost {
+        say_metadata(vm, news, settings, output.say);
     }
     adopt(vm, settings, purpose);
     true

@@ -2,6 +2,7 @@
 //! before what holds for all.
 
 use crate::HostError;
+use crate::guests::lines::say_metadata;
 use crate::guests::vms::Vm;
 use crate::run::guests::tell;
 use crate::run::{Daemon, Output};
@@ -32,12 +33,7 @@ pub(super) fn begin(vm: &mut Vm, settings: &Settings, output: &mut Output<'_>) {
 /// Looks at what libvirt says of it. The operator hears of a change.
 fn has_changed(vm: &mut Vm, settings: &Settings, output: &mut Output<'_>) -> bool {
     let Some(news) = vm.libvirt.look() else { return false };
-    if let Some(line) = news.line {
-        (output.say)(&format!("{}: {line}", vm.name));
-        if let Some(line) = settings.without_effect(&vm.libvirt.policy()) {
-            (output.say)(&format!("{}: {line}", vm.name));
-        }
-    }
+    say_metadata(vm, news, settings, output.say);
     adopt(vm, settings);
     true
 }
@@ -130,6 +126,8 @@ mod tests {
         let mut vm = welcome(folder.path());
         let said = lines(&settings, &mut vm, begin);
         assert_eq!(said[1], "web: tlb-co has no effect: the scheduler microslice has no such setting");
+        let said = lines(&Settings::default(), &mut welcome(folder.path()), look);
+        assert!(said[1].starts_with("web: weight, tlb-co has no effect: the scheduler beside"), "{said:?}");
         assert_eq!((vm.weight, vm.place.given), (50, Some(50)));
         write(folder.path(), "weight='0'");
         let said = lines(&settings, &mut vm, look);
