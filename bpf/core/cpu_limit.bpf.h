@@ -363,7 +363,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		return;
 	if (!tctx->goes_on && !stopped_in_kernel(p, tctx))
 		tctx->went_on_ns = 0;
-	count_rest(vcpu, now - tctx->queued_at_ns);
+	count_rest(vcpu, elapsed_ns(tctx->queued_at_ns, now));
 	tctx->rests_until_ns = now;
 	if (vcpu) {
 		vcpu->rests = 0;
@@ -400,7 +400,7 @@ static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struc
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
-	if (!tctx || (!tctx->is_stop_seen && now - tctx->queued_at_ns < STOPPED_UNSEEN_MAX_NS))
+	if (!tctx || (!tctx->is_stop_seen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
 		return false;
 	if (goes_on_in_kernel(p, tctx, NULL)) {
 		tctx->goes_on = true;

@@ -165,7 +165,7 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 			break;
 		pcpu->sweep_count--;
 		tctx = task_ctx_of(p);
-		if (!tctx || now - tctx->queued_at_ns <= STARVING_AFTER_NS)
+		if (!tctx || elapsed_ns(tctx->queued_at_ns, now) <= STARVING_AFTER_NS)
 			continue;
 		/*
 		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by

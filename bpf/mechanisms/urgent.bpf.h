@@ -192,7 +192,7 @@ static __always_inline struct urgent_state charged_urgency(struct vcpu *vcpu, u6
 {
 	struct urgent_state state = urgent_of(vcpu)->state;
 
-	state = charge_urgent(&state, now - urgent_of(vcpu)->charged_at_ns);
+	state = charge_urgent(&state, elapsed_ns(urgent_of(vcpu)->charged_at_ns, now));
 	urgent_of(vcpu)->charged_at_ns = now;
 	return state;
 }
@@ -271,7 +271,7 @@ static __always_inline u64 vtime_on(const struct pcpu *pcpu, u64 now)
 {
 	const struct urgent_pcpu *on = urgent_on(pcpu);
 
-	return on->turn_vtime_ns + charge(now - on->turn_since_ns, on->turn_weight);
+	return on->turn_vtime_ns + charge(elapsed_ns(on->turn_since_ns, now), on->turn_weight);
 }
 
 /* Not static, as all that records here: ops.dispatch has no room left on its stack. */

@@ -162,7 +162,6 @@ fn while_the_micro_pcpu_is_busy_a_request_has_its_micro_slice_at_home_unless_it_
 }
 
 #[test]
-#[ignore = "135 to 465 s, since these yields are rare beside another host; policy tests hold them: make test-long"]
 fn paravirtual_yields_and_halts_for_a_lock_accelerate_preempted_siblings() {
     with_guests(&mixed_guests(Pv::On), |host, _| {
         let _echo = host.start_echo().expect("the other end of the ping-pong");
