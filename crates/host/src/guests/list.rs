@@ -8,7 +8,7 @@ use crate::bpf::maps::update;
 use crate::guests::counts::{self, CountReader};
 use crate::guests::guest_kernels::{GuestKernel, GuestKernels};
 use crate::guests::kernel_reader::{Answer, KernelReader, Witness};
-use crate::guests::lines::{introduce, say_metadata, say_slide};
+use crate::guests::lines::{introduce, say_metadata, say_namesakes, say_slide};
 use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess};
 use crate::interface::VmFeed;
 use crate::settings::Settings;
@@ -55,7 +55,7 @@ impl Purpose {
     fn without_symbols(self) -> &'static str {
         match self {
             Self::Observe => "without classes",
-            Self::Boost => "never boosted",
+            Self::Boost => "boosted only when woken or late",
         }
     }
 }
@@ -153,6 +153,7 @@ impl<'s> Guests<'s> {
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
         adopt(&mut vm, self.settings, self.purpose);
         look_at_domain(&mut vm, self.settings, self.purpose, output);
+        say_namesakes(&vm, self.vms.values(), self.settings, output.say);
         tell(programs, &vm)?;
         if let Some(source) = source {
             self.kernels.ask(vm.key(), source);

@@ -5,9 +5,9 @@ use crate::bpf::counters::sum;
 use crate::bpf::kernel_vm::KernelVm;
 use crate::guests::guest_kernels::GuestKernel;
 use crate::guests::kernel_reader::Answer;
-use crate::guests::lines::introduce;
+use crate::guests::lines::{introduce, say_namesakes};
 use crate::guests::pinned::pinned_of;
-use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess, namesakes};
+use crate::guests::vms::{GuestKnowledge, Vm, VmmProcess};
 use crate::interface::VmFeed;
 use crate::machine::cpu_list::cpu_list;
 use crate::run::scheduler::Scheduler;
@@ -132,7 +132,7 @@ impl Daemon<'_> {
         let (mut vm, source) =
             Vm::welcome(kernel_side, process, image, self.settings.guest_memory, without_symbols);
         policies::begin(&mut vm, self.settings, output);
-        self.say_namesakes(&vm, output);
+        say_namesakes(&vm, self.vms.values(), self.settings, output.say);
         self.say_pinned(&vm, output);
         tell(self.scheduler_mut(), &vm)?;
         if let Some(source) = source {
@@ -142,18 +142,6 @@ impl Daemon<'_> {
         }
         self.vms.insert(kernel_side.slot, vm);
         Ok(())
-    }
-
-    /// Names come from command lines: a user that may choose one gets what the operator meant for another VM.
-    pub(super) fn say_namesakes(&self, vm: &Vm, output: &mut Output<'_>) {
-        if !self.settings.knows_vm(&vm.name) {
-            return;
-        }
-        let others = self.vms.values().filter(|other| other.name == vm.name);
-        let others: Vec<u32> = others.map(|other| other.kernel_side.pid).collect();
-        if let Some(line) = namesakes(&vm.name, vm.kernel_side.pid, &others) {
-            (output.say)(&line);
-        }
     }
 
     pub(super) fn look_into_memories(&mut self) {
