@@ -215,9 +215,6 @@ pub struct Run {
     /// Print statistics every so many seconds
     #[arg(long, value_name = "SEC")]
     stats: Option<f64>,
-    /// Like --stats, on a cleared screen
-    #[arg(long, value_name = "SEC", conflicts_with = "stats")]
-    monitor: Option<f64>,
     /// Serve figures for Prometheus at this address: unix:/PATH, IP:PORT, or off; without one, at
     /// unix:/run/microslice/metrics.sock
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = Address::DEFAULT)]
@@ -261,51 +258,37 @@ pub fn run(args: Run) -> Result<(), Failure> {
     if args.simple {
         return output::print(&format!("{}\n", microslice_host::run::simple::run(&stop).map_err(failure)?));
     }
+    let (json, settings) = (args.json, &settings);
     match settings.scheduler {
-        None => run_beside(&args, &settings, &stop),
-        Some(choice) => run_in_place(&args, &settings, choice, &stop),
+        None => with_printers(|print, say| {
+            let report = &mut |report: &beside::report::Report| {
+                print(if json { report.to_json().to_string() } else { report.to_text() }, report.is_final);
+            };
+            beside::run(settings, &stop, &mut beside::Output { report, say })
+        }),
+        Some(choice) => with_printers(|print, say| {
+            let report = &mut |report: &Report| {
+                print(if json { report.to_json().to_string() } else { report.to_text() }, report.is_final);
+            };
+            run::run(settings, choice, &stop, &mut Output { report, say })
+        }),
     }
 }
 
-/// A scheduler of ours in place of the kernel's own.
-fn run_in_place(
-    args: &Run,
-    settings: &Settings,
-    choice: SchedulerChoice,
-    stop: &AtomicBool,
+/// Runs `scheduling`, whose statistics, the last of them marked, and lines are printed by threads of their own.
+fn with_printers(
+    scheduling: impl FnOnce(&mut dyn FnMut(String, bool), &mut dyn FnMut(&str)) -> Result<(), HostError>,
 ) -> Result<(), Failure> {
-    let clear = args.monitor.is_some() && !args.json;
     let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
     let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
-    let mut report = |report: &Report| {
-        let text = if args.json { report.to_json().to_string() } else { report.to_text() };
-        let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
-        let text = format!("{start}{}\n", output::plain(&text));
-        if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
+    let mut print = |text: String, is_last: bool| {
+        let text = format!("{}\n", output::plain(&text));
+        if is_last { statistics.print_last(text) } else { statistics.print(text) }
     };
-    let mut say = |line: &str| lines.print(line.to_owned());
-    let result = run::run(settings, choice, stop, &mut Output { report: &mut report, say: &mut say });
+    let result = scheduling(&mut print, &mut |line| lines.print(line.to_owned()));
     // The scheduler is unloaded, whether its output is read or not.
     let shown = statistics.finish(READERS_PATIENCE);
     // If nothing reads lines, nothing would read one about that.
-    let _ = lines.finish(READERS_PATIENCE);
-    result.map_err(failure)?;
-    shown
-}
-
-fn run_beside(args: &Run, settings: &Settings, stop: &AtomicBool) -> Result<(), Failure> {
-    let clear = args.monitor.is_some() && !args.json;
-    let statistics = Printer::start("standard output", show_statistics()).map_err(Failure::broken)?;
-    let lines = Printer::start("standard error", show_line).map_err(Failure::broken)?;
-    let mut report = |report: &beside::report::Report| {
-        let text = if args.json { report.to_json().to_string() } else { report.to_text() };
-        let start = if clear && !report.is_final { "\x1b[2J\x1b[H" } else { "" };
-        let text = format!("{start}{}\n", output::plain(&text));
-        if report.is_final { statistics.print_last(text) } else { statistics.print(text) }
-    };
-    let mut say = |line: &str| lines.print(line.to_owned());
-    let result = beside::run(settings, stop, &mut beside::Output { report: &mut report, say: &mut say });
-    let shown = statistics.finish(READERS_PATIENCE);
     let _ = lines.finish(READERS_PATIENCE);
     result.map_err(failure)?;
     shown
@@ -436,7 +419,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     }
     settings.record = args.record.clone().or(settings.record);
     settings.trace = args.trace.settings();
-    if let Some(seconds) = args.monitor.or(args.stats) {
+    if let Some(seconds) = args.stats {
         settings.stats = Some(seconds);
         settings.places.remove("stats");
     }

@@ -9,6 +9,7 @@ mod package;
 mod page_in_browser;
 mod perfetto;
 mod prometheus;
+mod readme;
 mod regret;
 mod reports;
 mod simulate;

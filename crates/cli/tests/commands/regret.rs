@@ -1,25 +1,12 @@
 //! `microslice regret` as its user meets it.
 
+use crate::common::{microslice, refuse, text};
 use std::path::Path;
-use std::process::{Command, Output};
-
-fn microslice(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_microslice")).args(arguments).output().expect("the binary starts")
-}
 
 fn succeed(arguments: &[&str]) -> String {
     let output = microslice(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Exit code 2, nothing on standard output, one line on standard error.
-fn refuse(arguments: &[&str]) -> String {
-    let output = microslice(arguments);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-    assert!(output.stdout.is_empty() && error.lines().count() == 1, "{arguments:?}: {error}");
-    error
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

@@ -298,7 +298,6 @@ impl Settings {
             None if key == "metrics-listen" && !self.flags_given.contains(key) => {
                 format!("the environment's {}", Listen::ENVIRONMENT)
             }
-            None if key == "stats" => "--stats/--monitor".to_owned(),
             None => format!("--{key}"),
         }
     }
