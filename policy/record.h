@@ -23,9 +23,8 @@
 #include "pool_size.h"
 #include "urgent.h"
 #include "urgent_events.h"
-#include "worth_helping.h"
 
-#define RECORD_VERSION 19u
+#define RECORD_VERSION 20u
 /* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 
@@ -49,10 +48,9 @@ enum record_kind {
 	RECORD_URGENT = 16,
 	RECORD_URGENT_TURN = 17,
 	RECORD_CANDIDATE = 18,
-	RECORD_HELP = 19,
-	RECORD_HELD = 20,
-	RECORD_HEIR = 21,
-	RECORD_KIND_COUNT = 22,
+	RECORD_HELD = 19,
+	RECORD_HEIR = 20,
+	RECORD_KIND_COUNT = 21,
 };
 
 struct classify_record {
@@ -179,15 +177,6 @@ struct candidate_record {
 	struct candidate_observation seen;
 };
 
-/* Holds the part of the state that a VM's help depends on, and the result. */
-struct help_record {
-	struct help_state state;
-	struct help_observation seen;
-	u64 until_ns;
-	u32 is_off;
-	u32 look;
-};
-
 struct held_record {
 	struct count_observation seen;
 	struct count_decision decision;
@@ -230,7 +219,6 @@ struct record {
 		struct urgent_record urgent;
 		struct urgent_turn_record urgent_turn;
 		struct candidate_record candidate;
-		struct help_record help;
 		struct held_record held;
 		struct heir_record heir;
 	};

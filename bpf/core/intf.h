@@ -59,16 +59,16 @@ struct run_config {
 	u32 micro_rank[PCPUS_MAX];	     /* the inverse; NEVER_MICRO */
 	u32 domain_count;		     /* of queues: policy/queue_domain.h */
 	u32 tracing;			     /* trace.bpf.h */
-	u32 tries_help;			     /* policy/worth_helping.h; the paper: 0 */
 	u32 looks_for_interrupts;	     /* policy/looks.h */
 	u32 boosts_woken;		     /* beside: a vCPU that was woken and has to wait is asked for */
+	u32 by_tracepoints;		     /* no function of the kernel is traced: tracepoints.bpf.h */
 	struct queue_place places[PCPUS_MAX];
 	struct boost_config boost; /* beside the kernel's own scheduler */
 	/* How long vCPUs may wait, at the start (policy/max_wait.h); 0: for ever. */
 	u64 max_wait_ns;
 	u64 max_wait_each_ns; /* microslice: for each vCPU that wants to run and that a pCPU has, if longer */
-	u32 by_tracepoints;   /* no function of the kernel is traced: tracepoints.bpf.h */
 	enum critical_by critical_by;
+	u32 reserved;
 };
 
 /* Why a request didn't end in an acceleration. requests = accelerations + all of these + those pending. */
@@ -179,8 +179,7 @@ struct vm_stats {
 	u64 yields[YIELD_CAUSE_COUNT][YIELD_REASON_COUNT];
 	u64 interrupts[INTERRUPT_KIND_COUNT][INTERRUPT_REASON_COUNT];
 	u64 siblings[SIBLING_DECISION_COUNT];
-	u64 spinners[2];    /* enum spinner_decision */
-	u64 help_trials[2]; /* of whether help brings anything: it does, and it doesn't */
+	u64 spinners[2]; /* enum spinner_decision */
 	u64 requests[CAUSE_COUNT];
 	u64 would_request[CAUSE_COUNT][GUEST_CLASS_COUNT]; /* with --dry-run, instead of requests */
 	u64 failures[FAILURE_COUNT];

@@ -10,7 +10,6 @@
 #include "bpf/mechanisms/passes.bpf.h"
 #include "bpf/mechanisms/patience.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
-#include "bpf/mechanisms/worth_helping.bpf.h"
 
 /*
  * Somebody of the VM may wait for a lock; `has_stopped`: a vCPU of it has just stopped. True if help is on
@@ -18,17 +17,13 @@
  */
 __noinline int ask_for_heir(u32 vm_slot, u32 has_stopped)
 {
-	struct vm *vm = vm_at(vm_slot);
-	u32 heir;
+	u32 heir = next_heir(vm_slot);
 
-	if (!vm || worth_helping_in(vm)->state.is_off)
-		return 0;
-	heir = next_heir(vm_slot);
 	if (!heir)
 		return 0;
 	if (has_stopped)
 		count_urgent(urgent_event_of_stop(CAUSE_HEIR));
-	if (!micro_pcpus_for(vm) || !request_acceleration(heir - 1, CAUSE_HEIR, 0))
+	if (!decided_pcpu_count || !request_acceleration(heir - 1, CAUSE_HEIR, 0))
 		return 0;
 	heir_is_tried(heir - 1);
 	return 1;
@@ -55,7 +50,7 @@ __noinline int on_yield(u32 cause)
 		return 0;
 	slot = tctx->vcpu - 1;
 	self->heirs_tried = 0;
-	seen.micro_pcpu_count = micro_pcpus_for(vm);
+	seen.micro_pcpu_count = decided_pcpu_count;
 	rip = read_guest_rip(self->kvm_vcpu);
 	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
 	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
@@ -97,20 +92,18 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	struct interrupt_decision decision;
 	struct vm_stats *stats;
 	struct vcpu *vcpu;
-	struct vm *vm;
 
 	if (!slot)
 		return 0;
 	vcpu = vcpu_at(*slot);
 	if (!vcpu)
 		return 0;
-	vm = vm_at(vcpu->vm);
 	stats = vm_stats_at(vcpu->vm);
-	if (!vm || !stats)
+	if (!stats)
 		return 0;
 	seen.kind = interrupt_kind_of(vector);
 	seen.recipient_state = vcpu->state;
-	seen.micro_pcpu_count = micro_pcpus_for(vm);
+	seen.micro_pcpu_count = decided_pcpu_count;
 	seen.guest_known = guest_is_known(vcpu->vm);
 	seen.recipient_goes_first = vcpu->goes_first;
 	decision = decide_on_interrupt(&limits, &seen);

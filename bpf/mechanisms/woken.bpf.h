@@ -9,7 +9,6 @@
 #define BPF_WOKEN_H
 
 #include "bpf/mechanisms/request.bpf.h"
-#include "bpf/mechanisms/worth_helping.bpf.h"
 
 struct woken_vcpu {
 	u64 lock_halt_rip; /* where it halted for a paravirtual lock, and still is; 0: it didn't */
@@ -91,14 +90,13 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 					 .interrupts_enabled = woken_of(vcpu)->lock_halt_interrupts_enabled,
 					 .guest_known = guest_is_known(vcpu->vm)};
 	struct vm_stats *stats = vm_stats_at(vcpu->vm);
-	struct vm *vm = vm_at(vcpu->vm);
 	u32 class = vcpu->guest_class;
 	struct woken_decision decision;
 
 	/* QEMU's own doings, mostly: nothing to ask about. */
-	if (!vm || !stats || !vcpu->was_blocked || (!seen.interrupted && !seen.lock_halt))
+	if (!stats || !vcpu->was_blocked || (!seen.interrupted && !seen.lock_halt))
 		return;
-	seen.micro_pcpu_count = micro_pcpus_for(vm);
+	seen.micro_pcpu_count = decided_pcpu_count;
 	decision = decide_on_woken(&limits, &seen);
 	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
 	if (decision.reason < WOKEN_REASON_COUNT)

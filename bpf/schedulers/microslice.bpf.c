@@ -63,7 +63,6 @@ void STRUCT_OPS(microslice_quiescent, struct task_struct *p, u64 deq_flags)
 void STRUCT_OPS(microslice_tick, struct task_struct *p)
 {
 	begin_looks();
-	ask_whether_help_is_worth_it(p);
 }
 
 /* ---- Coming and going ---- */

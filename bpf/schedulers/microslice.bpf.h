@@ -12,7 +12,6 @@
  *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
  *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
  *   lending         micro pCPUs that nobody asks for
- *   worth_helping   VMs for which there is no micro pool, because they do better without
  *   delay_preemption, patience, directed_yield        which vCPU keeps its pCPU, and which gets it
  */
 #ifndef BPF_MICROSLICE_H
@@ -45,7 +44,6 @@ struct microslice_vm {
 	struct passes_vm passes;
 	struct patience_vm patience;
 	struct request_vm request;
-	struct worth_helping_vm worth_helping;
 };
 
 struct microslice_pcpu {
@@ -102,7 +100,6 @@ STATE(heirs, heirs_in, vm)
 STATE(passes, passes_in, vm)
 STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
-STATE(worth_helping, worth_helping_in, vm)
 STATE(delay_preemption, delay_on, pcpu)
 STATE(home_slices, home_slices_on, pcpu)
 STATE(lending, lending_on, pcpu)
@@ -120,7 +117,6 @@ HOOK void on_vm_joins(struct vm *vm)
 	passes_in(vm)->until_ns = 0;
 	*patience_in(vm) = (struct patience_vm){};
 	*request_in(vm) = (struct request_vm){};
-	*worth_helping_in(vm) = (struct worth_helping_vm){};
 }
 
 HOOK void on_vcpu_joins(struct vcpu *vcpu)
@@ -316,11 +312,9 @@ HOOK void on_gives_up(struct vcpu *vcpu, struct task_struct *to)
 /* It is asked for once it is queued. What it was to be asked for at an earlier stop is over: it has run. */
 static __always_inline void ask_for_holder(struct vcpu *vcpu)
 {
-	const struct vm *vm = vm_at(vcpu->vm);
-	bool is_needed =
-	    vcpu->preempted && is_needed_holder(vcpu) && vm && !worth_helping_in(vm)->state.is_off;
+	bool is_needed = vcpu->preempted && is_needed_holder(vcpu);
 
-	request_of(vcpu)->retry = is_needed && micro_pcpus_for(vm);
+	request_of(vcpu)->retry = is_needed && decided_pcpu_count;
 	if (is_needed)
 		count_urgent(urgent_event_of_stop(CAUSE_HOLDER));
 	if (!request_of(vcpu)->retry)

@@ -81,7 +81,6 @@ pub fn micro() -> MicroSlicedConfig {
         patience_ns: MS,
         lends: false,
         home_slices: false,
-        tries_help: false,
         max_wait_ns: 0,
         max_wait_each_ns: 0,
         holders: HolderRules::PAPER,
@@ -94,7 +93,6 @@ pub fn microslice() -> MicroSlicedConfig {
         normal: NormalPoolKind::FairShare(fair_share()),
         lends: true,
         home_slices: true,
-        tries_help: true,
         ..micro()
     }
 }

@@ -262,12 +262,6 @@ pub fn decide_after_micro_slice(
     unsafe { c::decide_after_micro_slice(config, seen) }
 }
 
-/// A tick has found a vCPU of this VM running: is the VM helped from now on (`policy/worth_helping.h`)?
-pub fn decide_on_help(state: &HelpState, seen: &HelpObservation) -> HelpState {
-    // SAFETY: the pointers come from references.
-    unsafe { c::decide_on_help(state, seen) }
-}
-
 /// One run of Algorithm 1 (`policy/pool_size.h`, paper 4.3).
 pub fn step_pool_size(
     config: &PoolSizeConfig,

@@ -181,7 +181,6 @@ fn replay_one(
         RecordKind::Window => record.payload_as::<WindowRecord>().sides(),
         RecordKind::Limit => record.payload_as::<LimitRecord>().sides(),
         RecordKind::Boost => record.payload_as::<BoostRecord>().sides(),
-        RecordKind::Help => record.payload_as::<HelpRecord>().sides(),
         RecordKind::Ipi => record.payload_as::<IpiRecord>().sides(),
         RecordKind::Urgent => record.payload_as::<UrgentRecord>().sides(),
         RecordKind::UrgentTurn => record.payload_as::<UrgentTurnRecord>().sides(),
@@ -307,14 +306,6 @@ impl Whole for WindowRecord {
             ..DelayState::default()
         };
         differ(self.window, state.window_around(&self.config, self.due_ns))
-    }
-}
-
-impl Whole for HelpRecord {
-    fn sides(&self) -> Sides {
-        let next = decide_on_help(&self.state, &self.seen);
-        let replayed = HelpRecord { until_ns: next.until_ns, is_off: next.is_off, look: next.look, ..*self };
-        differ(HelpRecord { ..*self }, replayed)
     }
 }
 

@@ -65,5 +65,9 @@ fn the_table_is_what_its_command_prints() {
     let rows = ROWS.map(|(name, policy)| {
         row(name, policies.iter().find(|of| of["policy"] == policy).expect("a policy of the command"))
     });
-    assert!(rows.iter().all(|row| page.lines().any(|line| line == row)), "README's rows are:\n{}", rows.join("\n"));
+    assert!(
+        rows.iter().all(|row| page.lines().any(|line| line == row)),
+        "README's rows are:\n{}",
+        rows.join("\n")
+    );
 }

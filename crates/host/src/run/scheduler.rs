@@ -316,7 +316,6 @@ fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Resu
         vendor: Code::raw(host.vendor as u32),
         smt: u32::from(host.topology.smt),
         lend: u32::from(settings.rules.lends()),
-        tries_help: u32::from(settings.tries_help()),
         looks_for_interrupts: u32::from(
             settings.interrupts_by_looks || kvm_modes::hides_interrupts(&preflight::hints(host.vendor)),
         ),

@@ -2,14 +2,14 @@
 //! simulator's policies have the same word, `rules`.
 
 use crate::HostError;
+use crate::settings::Settings;
 use crate::settings::max_wait::MaxWait;
-use crate::settings::{PoolChoice, Settings};
 use microslice_policy::{AccelerateConfig, Coded, CriticalBy, PoolSizeConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a
-    /// pool that is looked at again and grows by demand; and no help for VMs that do better without.
+    /// pool that is looked at again and grows by demand.
     Project,
     /// Without any of these.
     Paper,
@@ -78,11 +78,6 @@ impl Settings {
         self.max_wait.unwrap_or(by_default)
     }
 
-    /// Is it tried whether help brings a VM anything? In a dry run there is none, nor without a micro pool.
-    pub(crate) fn tries_help(&self) -> bool {
-        self.rules == Rules::Project && !self.dry_run && self.micro_cpus != PoolChoice::Static(0)
-    }
-
     /// In a dry run no vCPU is helped, so none has a reason to wait.
     fn patience_ns(&self) -> u64 {
         // Beside the kernel's own scheduler KVM's yields go ahead.
@@ -147,7 +142,6 @@ mod tests {
         let dry = Settings { dry_run: true, ..Settings::default() };
         assert_eq!(dry.pool_size_config(3).grow_when_busy_percent, 0);
         assert_eq!(dry.accelerate_config().patience_ns, 0);
-        assert!(!dry.tries_help() && Settings::default().tries_help());
     }
 
     #[test]

@@ -20,8 +20,6 @@ pub struct MicroSlicedConfig {
     pub lends: bool,
     /// Where no micro-sliced pCPU serves a request at once, one of the normal pool does.
     pub home_slices: bool,
-    /// VMs that do better without help have none.
-    pub tries_help: bool,
     /// As [`super::BesideConfig::max_wait_ns`].
     #[serde(skip_serializing_if = "super::eevdf::is_none")]
     pub max_wait_ns: u64,

@@ -246,7 +246,7 @@ impl<Fair: FairClass> Scheduler for Beside<Fair> {
         pcpu: PcpuId,
         cause: YieldCause,
     ) -> YieldAnswer {
-        let decision = self.answers.on_yield(cause, &machine.vcpus[vcpu], true);
+        let decision = self.answers.on_yield(cause, &machine.vcpus[vcpu]);
         let scope = decision.scope.get().unwrap_or(PassScope::None);
         if scope != PassScope::None {
             self.make_pass(machine, vcpu, scope, decision.cause.get().unwrap_or(Cause::None));

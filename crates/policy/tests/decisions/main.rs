@@ -18,4 +18,3 @@ mod queue_domain;
 mod replay;
 mod urgent_events;
 mod vm_owner;
-mod worth_helping;

@@ -1,4 +1,4 @@
 //! Tests of whole studies.
 
+mod grace;
 mod what_if;
-mod worth_helping;

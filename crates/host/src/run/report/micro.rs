@@ -112,7 +112,6 @@ pub(crate) fn counters_json(stats: &VmStats) -> Value {
         "asked_again": stats.asked_again,
         "overtakes": named(names::<Overtake>(), &stats.overtakes),
         "woken": named(names::<WokenReason>(), &stats.woken),
-        "help_trials": {"worth_it": stats.help_trials[0], "better_without": stats.help_trials[1]},
         "spinners": named(names::<SpinnerDecision>(), &stats.spinners),
         "interrupts": matrix::<InterruptKind, InterruptReason, _>(&stats.interrupts),
         "ipis": stats.ipis(),

@@ -14,7 +14,6 @@ pub struct Answers {
     short_cuts: [Option<ShortCut>; SCOPES.len()],
     yields: YieldAnswers,
     /// Of a VM that isn't helped: there is no micro pool for it.
-    unhelped_yields: YieldAnswers,
     /// The kinds of waiting siblings (`Waiting::kinds`) that are stranded.
     pub stranded_kinds: u64,
 }
@@ -26,13 +25,7 @@ impl Answers {
         let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
         let stranded = (0..WAITING_KINDS).filter(|&kind| is_stranded(Kind::of_number(kind)));
         let stranded_kinds = stranded.fold(0, |mask, kind| mask | 1 << kind);
-        Self {
-            siblings,
-            short_cuts,
-            yields: YieldAnswers::new(0),
-            unhelped_yields: YieldAnswers::new(0),
-            stranded_kinds,
-        }
+        Self { siblings, short_cuts, yields: YieldAnswers::new(0), stranded_kinds }
     }
 
     /// The micro pool has so many pCPUs from now on.
@@ -58,9 +51,8 @@ impl Answers {
     }
 
     #[inline]
-    pub fn on_yield(&self, cause: YieldCause, host: &HostVcpu, is_helped: bool) -> YieldDecision {
-        let yields = if is_helped { &self.yields } else { &self.unhelped_yields };
-        yields.get(cause, host)
+    pub fn on_yield(&self, cause: YieldCause, host: &HostVcpu) -> YieldDecision {
+        self.yields.get(cause, host)
     }
 
     /// What Algorithm 1 counts such a yield as.

@@ -117,9 +117,6 @@ impl<Normal: Core> MicroSliced<Normal> {
     pub(super) fn asks_for_stopped(&mut self, machine: &mut Machine, vcpu: VcpuId) {
         let holds = self.holders.asks_for(machine, vcpu) && !self.pool.is_accelerated(vcpu);
         let vm = machine.vcpus[vcpu].vm;
-        if !self.worth_helping.helps(vm) {
-            return;
-        }
         let wanted = if holds { Some(vcpu) } else { self.next_heir(machine, vm) };
         let Some(wanted) = wanted else { return };
         let cause = if holds { Cause::Holder } else { Cause::Heir };

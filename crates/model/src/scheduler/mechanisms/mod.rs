@@ -27,7 +27,6 @@ pub mod pay_back;
 mod pool_size;
 mod warm_caches;
 mod woken;
-mod worth_helping;
 mod xen_prototype;
 
 use self::answers::Answers;
@@ -45,7 +44,6 @@ pub use self::passes::siblings_round_from;
 use self::patience::Patience;
 use self::pool_size::PoolSizing;
 use self::woken::WokenPlaces;
-use self::worth_helping::WorthHelping;
 use self::xen_prototype::XenPrototype;
 use super::core::ladder::{self, First, Mechanisms, Stopped};
 use super::{ChoiceCosts, Core, Pick, Scheduler, TurnEnds, WokenBy, YieldAnswer};
@@ -75,7 +73,6 @@ pub struct MicroSliced<Normal> {
     grace: Grace,
     home_slices: HomeSlices,
     woken: WokenPlaces,
-    worth_helping: WorthHelping,
     /// If this is the prototype's host.
     prototype: Option<XenPrototype>,
 }
@@ -111,7 +108,6 @@ impl<Normal: Core> MicroSliced<Normal> {
             grace: Grace::new(in_windows, machine),
             home_slices: HomeSlices::new(machine),
             woken: WokenPlaces::new(machine),
-            worth_helping: WorthHelping::new(config.tries_help, machine),
             prototype: is_prototype.then(|| XenPrototype::new(machine)),
         }
     }
@@ -210,7 +206,6 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
     }
 
     fn tick(&mut self, machine: &mut Machine, pcpu: PcpuId) {
-        self.look_at_help(machine, pcpu);
         self.normal.tick(machine, pcpu);
     }
 

@@ -122,7 +122,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         let host = &machine.vcpus[vcpu];
         let urgent = self.answers.urgent_event(cause, host.class, host.interrupts_enabled);
         self.pool_size.count_urgent(urgent, 1);
-        self.answers.on_yield(cause, host, self.worth_helping.helps(host.vm))
+        self.answers.on_yield(cause, host)
     }
 
     /// What a pass would return, if it would find nobody to request. Most passes don't, and looking at each

@@ -54,7 +54,7 @@ impl<Normal: Core> MicroSliced<Normal> {
             lock_halt: u32::from(by == WokenBy::LockKick),
             // A vCPU that an interrupt can't reach in its halt isn't woken by it here.
             interrupts_enabled: 1,
-            micro_pcpu_count: self.micro_pcpus_for(machine, vcpu),
+            micro_pcpu_count: self.pool.count() as u32,
             guest_known: 1,
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
@@ -70,7 +70,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         let seen = InterruptObservation {
             kind: kind.into(),
             recipient_state: self.policy_state(machine, vcpu).into(),
-            micro_pcpu_count: self.micro_pcpus_for(machine, vcpu),
+            micro_pcpu_count: self.pool.count() as u32,
             guest_known: 1,
             recipient_goes_first: u32::from(self.normal.is_next(vcpu)),
             reserved: 0,
