@@ -263,9 +263,8 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	return 0;
 }
 
-/* A second program on the same tracepoint: observe.bpf.h looks at halts only. */
-SEC("tp/kvm/kvm_exit")
-int on_any_exit(struct trace_event_raw_kvm_exit *exit)
+/* The vCPU whose thread this is has left its guest. */
+static __always_inline int leaves_guest(void)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -275,8 +274,25 @@ int on_any_exit(struct trace_event_raw_kvm_exit *exit)
 		return 0;
 	boost_of(vcpu)->is_seen = 1;
 	if (vcpu->state == VCPU_MICRO)
-		look_at_exit(tctx->vcpu - 1, exit->guest_rip, is_boosted(p));
+		look_at_exit(tctx->vcpu - 1, read_guest_rip(vcpu->kvm_vcpu), is_boosted(p));
 	return 0;
+}
+
+/*
+ * A second program on the same tracepoint: observe.bpf.h looks at halts only. The record, which nobody looks
+ * at, has KVM's cache of the instruction pointer filled.
+ */
+SEC("tp/kvm/kvm_exit")
+int on_any_exit(struct trace_event_raw_kvm_exit *exit)
+{
+	return leaves_guest();
+}
+
+/* Of AMD's KVM: no record is built. */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(on_any_raw_exit)
+{
+	return leaves_guest();
 }
 
 /* ---- Bounds on waits ---- */

@@ -95,6 +95,8 @@ macro_rules! scheduler_object {
                 let hears_of = |vendor| host.vendor == vendor && !settings.interrupts_by_looks;
                 open.progs.on_svm_interrupt.set_autoload(hears_of(KvmVendor::Amd));
                 open.progs.on_vmx_interrupt.set_autoload(hears_of(KvmVendor::Intel));
+                open.progs.on_halt.set_autoload(host.vendor == KvmVendor::Amd);
+                open.progs.on_exit.set_autoload(host.vendor != KvmVendor::Amd);
                 open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
                 if settings.record.is_none() {
                     open.maps.records.set_max_entries(4096).map_err(failed)?;
@@ -148,7 +150,7 @@ macro_rules! scheduler_object {
 
                 fn attach_observers(&mut self) -> libbpf_rs::Result<()> {
                     attach!(
-                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, on_stop, $($observer,)*
+                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_halt, on_exit, on_stop, $($observer,)*
                         on_svm_interrupt, on_vmx_interrupt, on_traced_switch, on_traced_wakeup
                     );
                     Ok(())
