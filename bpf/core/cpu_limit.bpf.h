@@ -21,10 +21,10 @@
  *            mode, and the rest that was due begins there. A task may evade that by long system calls. It
  *            goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
  * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader:
- *            a stall of RCU, 21 seconds, would end the scheduler. A vCPU that was preempted in KVM where
- *            it serves a request of KVM's own rests there. Of the limits of a cgroup the LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the
- *            daemon says what is beyond. Reserved turns are as long for all tasks: weights count for the rest
- *            of a window only.
+ *            a stall of RCU, 21 seconds, would end the scheduler. A vCPU that was preempted in KVM where it
+ *            serves a request of KVM's own rests there. Of the limits of a cgroup the LIMITS_PER_CGROUP
+ *            tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond. Reserved
+ *            turns are as long for all tasks: weights count for the rest of a window only.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
@@ -62,7 +62,7 @@ struct {
 #define RELEASE_LOOK_MAX 64u
 /* Until it is asked where a task stopped. */
 #define STOPPED_LOOK_NS 1000000ull
-/* The kernel tells within microseconds. If not, the task rests. */
+/* The kernel tells within microseconds. If not, the task stopped before anybody listened, anywhere. */
 #define STOPPED_UNSEEN_MAX_NS 20000000ull
 #define UNLIMITED_NS (~0ull)
 
@@ -397,10 +397,11 @@ static __always_inline bool rests_by_old_limits(struct task_struct *p)
 static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
+	bool is_unseen = tctx && !tctx->is_stop_seen;
 
-	if (!tctx || (!tctx->is_stop_seen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
+	if (!tctx || (is_unseen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
 		return false;
-	if (goes_on_in_kernel(p, tctx)) {
+	if (goes_on_in_kernel(p, tctx) || (is_unseen && limit_lets_go_on(tctx->went_on_ns))) {
 		tctx->goes_on = true;
 		return true;
 	}

@@ -11,8 +11,8 @@
  *                                        or vmx_deliver_interrupt
  *
  * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't
- *            Linux has no symbols here. The classic tracepoint kvm_exit builds a record at each exit, whatever
- *            it is for. On VMX nothing else reads the instruction pointer (guest_code.bpf.h).
+ *            Linux has no symbols here. The classic tracepoint kvm_exit builds a record at each exit,
+ *            whatever it is for. On VMX nothing else reads the instruction pointer (guest_code.bpf.h).
  * Races.     These programs run in the vCPU's thread and may be preempted.
  * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint
  *            is needed. One to a preempted vCPU exits on AVIC. With IPIv, and of posted interrupts from

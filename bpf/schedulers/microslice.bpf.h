@@ -37,7 +37,7 @@ struct microslice_vcpu {
 	struct patience_vcpu patience;
 	struct request_vcpu request;
 	struct woken_vcpu woken;
-};
+} OWN_LINE;
 
 struct microslice_vm {
 	struct vm core;
@@ -46,7 +46,7 @@ struct microslice_vm {
 	struct patience_vm patience;
 	struct request_vm request;
 	struct worth_helping_vm worth_helping;
-};
+} OWN_LINE;
 
 struct microslice_pcpu {
 	struct pcpu core;
@@ -58,7 +58,7 @@ struct microslice_pcpu {
 	struct pool_size_pcpu pool_size;
 	struct request_pcpu request;
 	struct woken_pcpu woken;
-};
+} OWN_LINE;
 
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -79,6 +79,7 @@ struct vms_map {
 struct pcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE); /* as the others: values begin with a page, and so with a line */
 	__type(key, u32);
 	__type(value, struct microslice_pcpu);
 } pcpus SEC(".maps");

@@ -289,7 +289,7 @@ static void *take_pages_away(void *unused)
 				die("mmap");
 			ns = ns_since(&start);
 			longest_ns = ns > longest_ns ? ns : longest_ns;
-			usleep(100);
+			usleep(3000);
 		}
 		printf("waited %ld us\n", longest_ns / 1000);
 		fflush(stdout);

@@ -305,7 +305,7 @@ const SHORTER_THAN_A_REST: Duration = Duration::from_millis(400);
 fn a_vcpu_never_rests_with_its_vmms_memory_locked() {
     let _machine = take_the_machine();
     on_host(|host| {
-        let vmm = host.start("exec vcpus 1 2 spin faults").expect("start");
+        let vmm = host.start("exec vcpus 1 4 spin faults").expect("start");
         vmm.wait_for("ready", 0, PATIENCE).expect("vCPUs");
         run(
             host,
