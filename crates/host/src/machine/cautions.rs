@@ -7,8 +7,8 @@ use crate::machine::real_time;
 use crate::machine::refused_kernels::numbers;
 use std::path::Path;
 
-/// From 48849271e661 up to 2a064262eb37 (7.0-rc2) masks of idle pCPUs are in an array of as many as there are
-/// nodes, and indexed by their numbers (`kernel/sched/ext_idle.c`, `scx_idle_init_masks`).
+/// From 48849271e661 up to 2a064262eb37 (7.0-rc2) masks of idle pCPUs are in an array of as many as nodes are
+/// there. They are indexed by these nodes' numbers (`kernel/sched/ext_idle.c`, `scx_idle_init_masks`).
 const MASKS_PER_NODE: [[u32; 3]; 2] = [[6, 15, 0], [7, 0, 0]];
 /// Before it, all tasks of a scheduler that ends wait in one queue of each node. Each pCPU looks there for
 /// those that may run on it (`kernel/sched/ext.c`, `scx_bypass`). 6.19 has queues of each pCPU instead.
