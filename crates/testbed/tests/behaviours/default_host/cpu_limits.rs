@@ -321,7 +321,7 @@ fn a_vcpu_never_rests_with_its_vmms_memory_locked() {
         let scheduler = start_scheduler(host, FLAGS);
         statistics(&scheduler, |report| count(&report["vms"][0]["rested_time_ns"]) > 0, "a rest");
         let from = vmm.lines(0).len();
-        std::thread::sleep(seconds(15, 60));
+        std::thread::sleep(seconds(30, 60));
         let waited = |text: &str| text.strip_prefix("waited ")?.strip_suffix(" us")?.parse::<u64>().ok();
         let waits = vmm.lines(from).iter().filter_map(|line| waited(&line.text)).collect::<Vec<_>>();
         println!("waits for the memory's lock, us: {waits:?}");
