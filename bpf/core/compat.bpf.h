@@ -73,6 +73,7 @@ void scx_bpf_dispatch_from_dsq_set_vtime___old(struct bpf_iter_scx_dsq *it__iter
 void scx_bpf_dsq_move_set_slice___new(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 void scx_bpf_dispatch_from_dsq_set_slice___old(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym __weak;
 u32 scx_bpf_reenqueue_local___v1(void) __ksym __weak;
+struct task_struct *scx_bpf_dsq_peek___new(u64 dsq_id) __ksym __weak;
 bool scx_bpf_task_set_slice___new(struct task_struct *p, u64 slice) __ksym __weak;
 bool scx_bpf_task_set_dsq_vtime___new(struct task_struct *p, u64 vtime) __ksym __weak;
 
@@ -136,6 +137,15 @@ static __always_inline bool dsq_move_vtime(struct bpf_iter_scx_dsq *it, struct t
 	}
 	scx_bpf_dispatch_from_dsq_set_vtime___old(it, vtime_ns);
 	return scx_bpf_dispatch_vtime_from_dsq___old(it, p, dsq_id, 0);
+}
+
+/*
+ * The first of a queue, without its lock (from 6.19 on), as it was a moment ago. NULL: none, or this kernel
+ * can't say.
+ */
+static __always_inline struct task_struct *dsq_peek(u64 dsq_id)
+{
+	return bpf_ksym_exists(scx_bpf_dsq_peek___new) ? scx_bpf_dsq_peek___new(dsq_id) : NULL;
 }
 
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)

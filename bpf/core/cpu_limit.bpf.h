@@ -21,10 +21,10 @@
  *            mode, and the rest that was due begins there. A task may evade that by long system calls. It
  *            goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
  * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader:
- *            a stall of RCU, 21 seconds, would end the scheduler. vCPUs rest wherever they stop. Of the
- *            limits of a cgroup the LIMITS_PER_CGROUP tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the
- *            daemon says what is beyond. Reserved turns are as long for all tasks: weights count for the rest
- *            of a window only.
+ *            a stall of RCU, 21 seconds, would end the scheduler. A vCPU that was preempted in KVM where it
+ *            serves a request of KVM's own rests there. Of the limits of a cgroup the LIMITS_PER_CGROUP
+ *            tightest count; LIMITS_MAX and LIMITED_CGROUPS_MAX: the daemon says what is beyond. Reserved
+ *            turns are as long for all tasks: weights count for the rest of a window only.
  */
 #ifndef BPF_CPU_LIMIT_H
 #define BPF_CPU_LIMIT_H
@@ -62,7 +62,7 @@ struct {
 #define RELEASE_LOOK_MAX 64u
 /* Until it is asked where a task stopped. */
 #define STOPPED_LOOK_NS 1000000ull
-/* The kernel tells within microseconds. If not, the task rests. */
+/* The kernel tells within microseconds. If not, the task stopped before anybody listened, anywhere. */
 #define STOPPED_UNSEEN_MAX_NS 20000000ull
 #define UNLIMITED_NS (~0ull)
 
@@ -207,11 +207,9 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 }
 
 /* It stopped in the kernel, and goes on there in place of a rest. */
-static __always_inline bool goes_on_in_kernel(const struct task_struct *p, const struct task_ctx *tctx,
-					      const struct vcpu *vcpu)
+static __always_inline bool goes_on_in_kernel(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	return may_hold_a_lock(tctx, vcpu) && tctx->is_stop_seen && stopped_in_kernel(p, tctx) &&
-	       limit_lets_go_on(tctx->went_on_ns);
+	return tctx->is_stop_seen && stopped_in_kernel(p, tctx) && limit_lets_go_on(tctx->went_on_ns);
 }
 
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
@@ -224,7 +222,7 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
 		return 0;
 	/* It goes on, by turns that it pays for, until it has read, or is in user mode. */
-	if (is_rcu_reader(p) || goes_on_in_kernel(p, tctx, vcpu))
+	if (is_rcu_reader(p) || goes_on_in_kernel(p, tctx))
 		return 0;
 	return tctx->rests_until_ns;
 }
@@ -270,7 +268,7 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->paid_ns)
 		return slice_ns;
 	tctx->allowed_ns = tctx->paid_ns;
-	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(p, tctx, vcpu)) {
+	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(p, tctx)) {
 		tctx->goes_on = true;
 		if (!is_rcu_reader(p))
 			tctx->allowed_ns = limit_turn_in_kernel(tctx->paid_ns, tctx->went_on++);
@@ -333,7 +331,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	if (may_hold_a_lock(tctx, vcpu) && !tctx->is_stop_seen) {
+	if (!tctx->is_stop_seen) {
 		dsq_insert_vtime(p, DSQ_STOPPED, config.others_slice_ns, tctx->queued_at_ns, enq_flags);
 		arm_rest_timer(tctx->queued_at_ns + STOPPED_LOOK_NS);
 	} else {
@@ -399,10 +397,11 @@ static __always_inline bool rests_by_old_limits(struct task_struct *p)
 static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
+	bool is_unseen = tctx && !tctx->is_stop_seen;
 
-	if (!tctx || (!tctx->is_stop_seen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
+	if (!tctx || (is_unseen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
 		return false;
-	if (goes_on_in_kernel(p, tctx, NULL)) {
+	if (goes_on_in_kernel(p, tctx) || (is_unseen && limit_lets_go_on(tctx->went_on_ns))) {
 		tctx->goes_on = true;
 		return true;
 	}

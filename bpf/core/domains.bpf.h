@@ -116,7 +116,22 @@ static __always_inline void note_waiter(struct first_waiter *first, struct task_
 		first->vm = tctx->vm ? tctx->vm : FIRST_HAS_NO_VM;
 }
 
-/* The first of a queue that may run here counts if it is further behind than those of the queues before. */
+/* Notes it, if it may run here. */
+static __always_inline bool counts_here(struct task_struct *p, u64 dsq, s32 cpu, struct pcpu *pcpu, u32 look)
+{
+	if (!may_run_on(p, cpu) || ((look & LOOK_AT_VCPUS) && !vcpu_of(task_ctx_of(p))))
+		return false;
+	if (look & LOOK_ELSEWHERE)
+		note_waiter(&pcpu->elsewhere, p, dsq);
+	else
+		note_waiter(&pcpu->line, p, dsq);
+	return true;
+}
+
+/*
+ * The first of a queue that may run here counts if it is further behind than those of the queues before.
+ * Nearly always that is the first of all.
+ */
 __noinline int look_at(u64 dsq, s32 cpu, u32 look)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
@@ -124,18 +139,14 @@ __noinline int look_at(u64 dsq, s32 cpu, u32 look)
 
 	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
 		return 0;
+	p = dsq_peek(dsq);
+	if (p && counts_here(p, dsq, cpu, pcpu, look))
+		return 0;
 	pcpu->look_count = 0;
 	for_each_queued(p, dsq)
 	{
-		if (++pcpu->look_count > LINE_LOOK_MAX)
+		if (++pcpu->look_count > LINE_LOOK_MAX || counts_here(p, dsq, cpu, pcpu, look))
 			break;
-		if (!may_run_on(p, cpu) || ((look & LOOK_AT_VCPUS) && !vcpu_of(task_ctx_of(p))))
-			continue;
-		if (look & LOOK_ELSEWHERE)
-			note_waiter(&pcpu->elsewhere, p, dsq);
-		else
-			note_waiter(&pcpu->line, p, dsq);
-		break;
 	}
 	return 0;
 }

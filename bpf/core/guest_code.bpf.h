@@ -37,6 +37,14 @@ extern int LINUX_KERNEL_VERSION __kconfig;
 #define RFLAGS_IF (1ull << 9)
 #define EFER_LMA (1ull << 10)
 #define KVM_MP_STATE_HALTED 3 /* include/uapi/linux/kvm.h */
+/* arch/x86/include/uapi/asm/svm.h, vmx.h */
+#define SVM_EXIT_INTR 0x60u
+#define SVM_EXIT_NMI 0x61u
+#define SVM_EXIT_PAUSE 0x77u
+#define SVM_EXIT_HLT 0x78u
+#define VMX_EXIT_EXTERNAL_INTERRUPT 1u
+#define VMX_EXIT_HLT 12u
+#define VMX_EXIT_PAUSE 40u
 #define APIC_ISR 0x100
 #define APIC_IRR 0x200
 
@@ -101,6 +109,52 @@ static __always_inline bool is_halted(u64 kvm_vcpu)
 	if (!kvm_vcpu || !bpf_core_field_exists(vcpu->arch.mp_state))
 		return false;
 	return BPF_CORE_READ(vcpu, arch.mp_state) == KVM_MP_STATE_HALTED;
+}
+
+/* The vCPU that has this task's preempt notifier; NULL: the task is in no call of a vCPU. */
+static __always_inline struct kvm_vcpu *vcpu_that_notifies(struct task_struct *p)
+{
+	struct hlist_node *link = BPF_CORE_READ(p, preempt_notifiers.first);
+
+	if (!link)
+		return NULL;
+	return (void *)((u64)link - bpf_core_field_offset(struct kvm_vcpu, preempt_notifier.link));
+}
+
+/* KVM_RUN has named this thread: notifiers that aren't KVM's have nothing like it there. */
+static __always_inline bool is_run_by(struct kvm_vcpu *kvm_vcpu, struct task_struct *p)
+{
+	return BPF_CORE_READ(kvm_vcpu, pid) == p->thread_pid;
+}
+
+/* Why it left its guest last, as its vendor numbers it; 0, which no vendor has for what is asked: unknown. */
+static __always_inline u32 read_exit_reason(u64 kvm_vcpu)
+{
+	struct vcpu_vmx *vmx = (void *)kvm_vcpu; /* struct kvm_vcpu is the first member of all three */
+	struct vcpu_vmx___vt *vt = (void *)kvm_vcpu;
+	struct vcpu_svm *svm = (void *)kvm_vcpu;
+
+	if (config.vendor == KVM_AMD && bpf_core_type_exists(struct vcpu_svm))
+		return BPF_CORE_READ(svm, vmcb, control.exit_code);
+	if (config.vendor == KVM_INTEL && bpf_core_field_exists(vt->vt))
+		return BPF_CORE_READ(vt, vt.exit_reason.full) & 0xffff;
+	if (config.vendor == KVM_INTEL && bpf_core_field_exists(vmx->exit_reason))
+		return BPF_CORE_READ(vmx, exit_reason.full) & 0xffff;
+	return 0;
+}
+
+/*
+ * It left its guest for what takes KVM no lock: an interrupt of the host's, a pause, a halt. A page that has
+ * to be found takes some of the whole VMM.
+ */
+static __always_inline bool left_guest_for_nothing(u64 kvm_vcpu)
+{
+	u32 reason = read_exit_reason(kvm_vcpu);
+
+	if (config.vendor == KVM_AMD)
+		return reason == SVM_EXIT_INTR || reason == SVM_EXIT_NMI || reason == SVM_EXIT_PAUSE ||
+		       reason == SVM_EXIT_HLT;
+	return reason == VMX_EXIT_EXTERNAL_INTERRUPT || reason == VMX_EXIT_PAUSE || reason == VMX_EXIT_HLT;
 }
 
 /* RFLAGS.IF of a vCPU that has just exited. Where it can't be read: enabled, as in an ordinary idle loop. */

@@ -290,6 +290,12 @@ struct exit_record exit_record;
 #define COUNT(counter) __sync_fetch_and_add(&(counter), 1)
 #define ADD(counter, amount) __sync_fetch_and_add(&(counter), (amount))
 
+/* A pCPU's timer fires there, if that is where it is armed. */
+static __always_inline u64 pinned_to(s32 cpu)
+{
+	return cpu == (s32)bpf_get_smp_processor_id() ? BPF_F_TIMER_CPU_PIN : 0;
+}
+
 /* False, and counted, where the kernel has no memory to arm it. */
 #define START_TIMER(timer, delay_ns, flags, refusals)                                                        \
 	(bpf_timer_start(timer, delay_ns, flags) ? (COUNT(refusals), false) : true)

@@ -4,13 +4,15 @@
  *
  *   event                                attach point                           hint
  *   pause-loop exit                      fentry kvm_vcpu_on_spin                the guest spins
- *   HLT exit                             tracepoint kvm_exit                    idle, or a paravirtual lock
+ *   HLT exit                             AMD: fentry kvm_emulate_halt           idle, or a paravirtual lock
+ *                                        Intel: tracepoint kvm_exit
  *   paravirtual sched-yield hypercall    raw tracepoint kvm_hypercall           an IPI's target was preempted
  *   interrupt with its vector            fentry svm_complete_interrupt_delivery IPI or device interrupt
  *                                        or vmx_deliver_interrupt
  *
  * Problem.   Interrupt vectors are the guest's own, and those known here are Linux's. A guest that isn't
- *            Linux has no symbols here.
+ *            Linux has no symbols here. The classic tracepoint kvm_exit builds a record at each exit,
+ *            whatever it is for. On VMX nothing else reads the instruction pointer (guest_code.bpf.h).
  * Races.     These programs run in the vCPU's thread and may be preempted.
  * Limits.    With IPI virtualization (AVIC, IPIv) an interrupt to a running vCPU causes no exit, and no hint
  *            is needed. One to a preempted vCPU exits on AVIC. With IPIv, and of posted interrupts from
@@ -21,10 +23,6 @@
 
 #include "bpf/core/vcpu.bpf.h"
 
-#define SVM_EXIT_HLT 0x78u
-#define SVM_EXIT_PAUSE 0x77u
-#define VMX_EXIT_HLT 12u
-#define VMX_EXIT_PAUSE 40u
 #define KVM_ISA_VMX 1u
 #define KVM_HC_SCHED_YIELD 11u
 
@@ -63,6 +61,23 @@ static __always_inline void sample_halt(u64 rip)
 	send_event(&event);
 }
 
+/* The vCPU whose thread this is halts, there in its guest. */
+static __always_inline int halts(u64 rip)
+{
+	sample_halt(rip);
+	return on_yield(YIELD_HLT);
+}
+
+/*
+ * Of AMD's KVM, in place of on_exit. What a guest of the guest halts for its own hypervisor doesn't come
+ * here.
+ */
+SEC("fentry/kvm_emulate_halt")
+int BPF_PROG(on_halt, struct kvm_vcpu *kvm_vcpu)
+{
+	return halts(read_guest_rip((u64)kvm_vcpu));
+}
+
 SEC("tp/kvm/kvm_exit")
 int on_exit(struct trace_event_raw_kvm_exit *exit)
 {
@@ -71,10 +86,7 @@ int on_exit(struct trace_event_raw_kvm_exit *exit)
 
 	if (config.by_tracepoints && exit->exit_reason == pause)
 		return on_yield(YIELD_PLE);
-	if (exit->exit_reason != halt)
-		return 0;
-	sample_halt(exit->guest_rip);
-	return on_yield(YIELD_HLT);
+	return exit->exit_reason == halt ? halts(exit->guest_rip) : 0;
 }
 
 /* ---- Interrupts ---- */

@@ -25,22 +25,6 @@
 
 /* ---- vCPUs ---- */
 
-/* The vCPU that has this task's preempt notifier; NULL: the task is in no call of a vCPU. */
-static __always_inline struct kvm_vcpu *vcpu_that_notifies(struct task_struct *p)
-{
-	struct hlist_node *link = BPF_CORE_READ(p, preempt_notifiers.first);
-
-	if (!link)
-		return NULL;
-	return (void *)((u64)link - bpf_core_field_offset(struct kvm_vcpu, preempt_notifier.link));
-}
-
-/* KVM_RUN has named this thread: notifiers that aren't KVM's have nothing like it there. */
-static __always_inline bool is_run_by(struct kvm_vcpu *kvm_vcpu, struct task_struct *p)
-{
-	return BPF_CORE_READ(kvm_vcpu, pid) == p->thread_pid;
-}
-
 static __always_inline bool enters_guest(struct kvm_vcpu *kvm_vcpu, struct task_struct *p)
 {
 	if (!is_run_by(kvm_vcpu, p) || p->flags & PF_EXITING)
@@ -81,8 +65,7 @@ static __always_inline void note_halt(struct task_struct *current)
 
 	if (!vcpu || !is_halted(vcpu->kvm_vcpu))
 		return;
-	sample_halt(read_guest_rip(vcpu->kvm_vcpu));
-	on_yield(YIELD_HLT);
+	halts(read_guest_rip(vcpu->kvm_vcpu));
 }
 
 /* ---- Interrupts ---- */

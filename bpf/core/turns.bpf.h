@@ -288,15 +288,18 @@ __noinline int take_own(u64 dsq, s32 cpu, u32 by_clock)
 __noinline u64 first_waits_since(u64 dsq, s32 cpu)
 {
 	struct pcpu *pcpu = pcpu_of(cpu);
+	struct task_ctx *tctx;
 	struct task_struct *p;
 
 	if (!pcpu || scx_bpf_dsq_nr_queued(dsq) <= 0)
 		return 0;
+	p = dsq_peek(dsq);
+	tctx = p && may_run_on(p, cpu) ? task_ctx_of(p) : NULL;
+	if (tctx)
+		return tctx->queued_at_ns;
 	pcpu->look_count = 0;
 	for_each_queued(p, dsq)
 	{
-		struct task_ctx *tctx;
-
 		if (++pcpu->look_count > LINE_LOOK_MAX)
 			break;
 		tctx = may_run_on(p, cpu) ? task_ctx_of(p) : NULL;

@@ -228,7 +228,12 @@ struct vmcb_save_area {
 	u64 lstar;
 };
 
+struct vmcb_control_area {
+	u32 exit_code; /* its lower half, where it has two */
+};
+
 struct vmcb {
+	struct vmcb_control_area control;
 	struct vmcb_save_area save;
 };
 
@@ -242,13 +247,19 @@ struct pi_desc {
 	unsigned long pir[4];
 };
 
+union vmx_exit_reason {
+	u32 full;
+};
+
 struct vcpu_vmx {
 	struct kvm_vcpu vcpu;
-	struct pi_desc pi_desc; /* up to 6.15 */
+	struct pi_desc pi_desc; /* up to 6.15, as the next one */
+	union vmx_exit_reason exit_reason;
 };
 
 struct vcpu_vt {
 	struct pi_desc pi_desc;
+	union vmx_exit_reason exit_reason;
 };
 
 struct vcpu_vmx___vt {

@@ -43,10 +43,7 @@ struct boost_vcpu {
 };
 
 struct boost_vm {
-	u64 clock_ns;	     /* of its budget: policy/boost_budget.h */
-	u64 pass_until_ns;   /* a pass over this VM is under way until then at the latest */
-	u32 requested_count; /* of the pass under way */
-	u32 reserved;
+	u64 clock_ns; /* of its budget: policy/boost_budget.h */
 	struct boost_stats stats;
 };
 

@@ -7,7 +7,7 @@
 
 #include "bpf/core/observe.bpf.h"
 #include "bpf/mechanisms/heirs.bpf.h"
-#include "bpf/mechanisms/passes.bpf.h"
+#include "bpf/mechanisms/ask_again.bpf.h"
 #include "bpf/mechanisms/patience.bpf.h"
 #include "bpf/mechanisms/woken.bpf.h"
 
@@ -36,43 +36,28 @@ __noinline int on_yield(u32 cause)
 	struct vcpu *self = vcpu_of(tctx);
 	struct yield_observation seen = {.cause = cause};
 	struct yield_decision decision;
-	struct vm_stats *stats;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns(), rip;
-	u32 slot, at;
 	bool claimed;
+	u32 slot;
 
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
 	vm = vm_at(self->vm);
-	stats = vm_stats_at(self->vm);
-	if (!vm || !stats)
+	if (!vm)
 		return 0;
 	slot = tctx->vcpu - 1;
 	self->heirs_tried = 0;
 	seen.micro_pcpu_count = decided_pcpu_count;
 	rip = read_guest_rip(self->kvm_vcpu);
-	seen.guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
-	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
-	claimed = decide_and_claim(&passes_in(vm)->until_ns, now, &seen, &decision);
-	RECORD(RECORD_YIELD, slot, yield, {.seen = seen, .decision = decision});
-	/*
-	 * The verifier forgets what it knew of `cause` when the compiler puts it onto the stack: it is
-	 * compared again.
-	 */
-	at = cause;
-	barrier_var(at);
-	if (at < YIELD_CAUSE_COUNT && decision.reason < YIELD_REASON_COUNT)
-		COUNT(stats->yields[at][decision.reason]);
+	claimed = judge_yield(self, slot, rip, now, &seen, &decision);
 	count_urgent(urgent_event_of_yield(decision.cause));
 	if (cause == YIELD_HLT) {
 		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
 		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
 	}
-	if (cause == YIELD_PLE)
-		self->guest_class = seen.guest_class;
 	if (decision.scope != PASS_NONE)
-		make_pass(vm, self->vm, slot, self->index_in_vm + 1, VCPUS_PER_VM_MAX, &decision);
+		pass_over_all(self, slot, &decision);
 	if (decision.scope == PASS_ONE_CRITICAL && !passes_in(vm)->helped_count &&
 	    ask_for_heir(self->vm, false))
 		passes_in(vm)->helped_count++;
@@ -87,7 +72,6 @@ __noinline int on_yield(u32 cause)
 static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 {
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
-	struct accelerate_config limits = config.accelerate;
 	struct interrupt_observation seen = {};
 	struct interrupt_decision decision;
 	struct vm_stats *stats;
@@ -106,10 +90,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.micro_pcpu_count = decided_pcpu_count;
 	seen.guest_known = guest_is_known(vcpu->vm);
 	seen.recipient_goes_first = vcpu->goes_first;
-	decision = decide_on_interrupt(&limits, &seen);
-	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
-	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
-		COUNT(stats->interrupts[seen.kind][decision.reason]);
+	decision = judge_interrupt(*slot, stats, &seen);
 	count_urgent(urgent_event_of_interrupt(seen.kind, decision.reason));
 	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
 	if (seen.recipient_state == VCPU_BLOCKED &&

@@ -11,7 +11,7 @@
 #ifndef BPF_MICRO_TURNS_H
 #define BPF_MICRO_TURNS_H
 
-#include "bpf/mechanisms/passes.bpf.h"
+#include "bpf/mechanisms/ask_again.bpf.h"
 #include "bpf/mechanisms/pool_size.bpf.h"
 
 /* Requests, and confined tasks. False if this pCPU has nothing to run yet. */

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Passes: over the siblings of a vCPU that waits, each of them handed to policy/accelerate.h.
+ * Passes: what KVM's events say of which vCPUs are needed, and a pass over the siblings of one that waits,
+ * each of them handed to policy/accelerate.h.
  *
+ * Mechanism. The same with and without micro pCPUs: the scheduler says how it asks for a vCPU.
  * Races.     What is read of a sibling may be old by the end of a pass; the pull checks again.
  */
 #ifndef BPF_PASSES_H
 #define BPF_PASSES_H
 
 #include "bpf/core/pass_claim.bpf.h"
-#include "bpf/mechanisms/request.bpf.h"
+#include "bpf/core/vcpu.bpf.h"
 
 struct passes_vm {
 	u64 until_ns; /* a pass over this VM is under way until then at the latest */
 	/* Of the pass under way. */
+	u32 visit_count; /* how many siblings it looks at, at most */
 	u32 requested_count;
 	u32 helped_count;
 	u32 crowded_count;
 	u32 refused_count;
 	u32 silent_count; /* siblings of which the host can't know whether they owe an answer */
 	u32 stranded_count;
+	u32 reserved;
 };
 
 static __always_inline struct passes_vm *passes_in(const struct vm *vm);
 
-#define SVM_EXIT_HLT 0x78u
-#define VMX_EXIT_HLT 12u
-#define KVM_ISA_VMX 1u
-#define KVM_HC_SCHED_YIELD 11u
+/* It is needed. True if it was asked for. */
+HOOK bool asks_for(struct vcpu *vcpu, u32 slot, u32 cause);
 
 /*
  * Looks at one sibling; false ends the pass. What the pass has counted is kept in the VM, not on the stack: a
@@ -64,13 +66,9 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	if (verdict < SIBLING_DECISION_COUNT)
 		COUNT(stats->siblings[verdict]);
 	if (verdict == SIBLING_REQUEST) {
-		if (request_acceleration(slot, cause, 0)) {
+		if (asks_for(sibling, slot, cause)) {
 			passes_in(vm)->requested_count++;
 			passes_in(vm)->helped_count++;
-		} else if (request_of(sibling)->failure == FAILURE_NO_ROOM) {
-			passes_in(vm)->crowded_count++;
-		} else if (request_of(sibling)->failure == FAILURE_VM_AHEAD) {
-			passes_in(vm)->refused_count++;
 		}
 	} else if (verdict == SIBLING_ALREADY_REQUESTED || verdict == SIBLING_ANSWERING) {
 		passes_in(vm)->helped_count++;
@@ -78,82 +76,91 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	return verdict != SIBLING_PASS_DONE;
 }
 
-/* Goes round the VM's vCPUs from the one at `first`: `count` of them, or all that there are. */
-static __always_inline void make_pass(struct vm *vm, u32 vm_slot, u32 self, u32 first, u32 count,
-				      const struct yield_decision *decision)
+/*
+ * Goes round the VM's vCPUs from the one at `first`: as many as asked for, or all that there are. Not static:
+ * the verifier then checks it once by itself.
+ */
+__noinline int make_pass(u32 vm_slot, u32 self, u32 first, u32 scope, u32 cause)
 {
-	u32 visited;
+	struct vm *vm = vm_at(vm_slot);
+	u32 high, visited, count;
 
+	if (!vm)
+		return 0;
+	high = vm->vcpu_high;
+	count = passes_in(vm)->visit_count;
 	passes_in(vm)->requested_count = 0;
 	passes_in(vm)->helped_count = 0;
 	passes_in(vm)->crowded_count = 0;
 	passes_in(vm)->refused_count = 0;
 	passes_in(vm)->stranded_count = 0;
-	passes_in(vm)->silent_count =
-	    decision->scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
+	passes_in(vm)->silent_count = scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
-		u32 high = vm->vcpu_high, at = first + visited;
+		u32 at = first + visited;
 
 		if (visited >= high || visited >= count)
 			break;
-		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, decision->scope,
-				   decision->cause))
+		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, scope, cause))
 			break;
 	}
+	return 0;
 }
 
-#define NOBODY 0xffffffffu
-
-/* ASK_AGAIN_MAX siblings from `first` on, and this pCPU goes on after them the next time that it has room. */
-static __always_inline void ask_some_again(struct pcpu *pcpu, struct vm *vm, u32 slot, u32 first)
+/* From the one behind this vCPU on. */
+static __always_inline void pass_over_all(const struct vcpu *self, u32 slot,
+					  const struct yield_decision *decision)
 {
-	struct yield_decision decision = {.scope = PASS_ALL_OWING, .cause = CAUSE_CALL_FUNCTION_IPI};
-	u32 high = vm->vcpu_high, left = request_in(vm)->left_to_ask, next = first + ASK_AGAIN_MAX;
+	struct vm *vm = vm_at(self->vm);
 
-	if (!left || left > high)
-		left = high;
-	make_pass(vm, slot, NOBODY, first, ASK_AGAIN_MAX, &decision);
-	left = left > ASK_AGAIN_MAX ? left - ASK_AGAIN_MAX : 0;
-	/* If one of these was turned away meanwhile, it is where the next round begins. */
-	if (left && __sync_val_compare_and_swap(&request_in(vm)->first_turned_away, 0,
-						(next < high ? next : next - high) + 1) != 0)
-		left = 0;
-	request_in(vm)->left_to_ask = left;
-	if (left)
-		__sync_val_compare_and_swap(&request_on(pcpu)->turned_away, 0, slot + 1);
+	if (!vm)
+		return;
+	passes_in(vm)->visit_count = VCPUS_PER_VM_MAX;
+	make_pass(self->vm, slot, self->index_in_vm + 1, decision->scope, decision->cause);
 }
+
+/* ---- Verdicts ---- */
 
 /*
- * There is room on this micro pCPU: the responders that it turned away, and that still owe an answer, are
- * asked for again. It begins with the one that was turned away first. From the VM's first vCPU on, siblings
- * that wait for answers themselves (critical code, too) would take the place in turns. They would keep out
- * the responders.
+ * What the policy says of a yield, of which the cause and the number of micro pCPUs are known. True if the
+ * caller has claimed the pass, and gives it back.
  */
-static __noinline int ask_again(struct pcpu *pcpu)
+static __always_inline bool judge_yield(struct vcpu *self, u32 slot, u64 rip, u64 now,
+					struct yield_observation *seen, struct yield_decision *decision)
 {
-	u64 now = bpf_ktime_get_ns(), claim;
-	struct vm_stats *stats;
-	u32 slot, first;
-	struct vm *vm;
+	struct vm *vm = vm_at(self->vm);
+	struct vm_stats *stats = vm_stats_at(self->vm);
+	u32 at = seen->cause, reason;
+	bool claimed;
 
-	if (!pcpu || request_on(pcpu)->vcpu || !config.accelerate.grace_max)
-		return 0;
-	slot = request_on(pcpu)->turned_away - 1;
-	vm = vm_at(slot);
-	stats = vm_stats_at(slot);
-	if (slot >= VMS_MAX || !vm || !stats)
-		return 0;
-	claim = passes_in(vm)->until_ns;
-	if (claim > now ||
-	    __sync_val_compare_and_swap(&passes_in(vm)->until_ns, claim, now + PASS_MAX_NS) != claim)
-		return 0; /* a pass is under way: when there is room the next time */
-	/* Unless it is another VM by now. */
-	__sync_val_compare_and_swap(&request_on(pcpu)->turned_away, slot + 1, 0);
-	COUNT(stats->asked_again);
-	first = __sync_lock_test_and_set(&request_in(vm)->first_turned_away, 0);
-	ask_some_again(pcpu, vm, slot, first ? first - 1 : 0);
-	give_pass_back(&passes_in(vm)->until_ns, now);
-	return 0;
+	*decision = (struct yield_decision){};
+	if (!vm || !stats)
+		return false;
+	seen->guest_class = classify_rip(slot, self->vm, self->kvm_vcpu, rip);
+	seen->interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
+	claimed = decide_and_claim(&passes_in(vm)->until_ns, now, seen, decision);
+	RECORD(RECORD_YIELD, slot, yield, {.seen = *seen, .decision = *decision});
+	/* The verifier forgets what it knew of both when the compiler puts them onto the stack. */
+	reason = decision->reason;
+	barrier_var(at);
+	barrier_var(reason);
+	if (at < YIELD_CAUSE_COUNT && reason < YIELD_REASON_COUNT)
+		COUNT(stats->yields[at][reason]);
+	if (seen->cause == YIELD_PLE)
+		self->guest_class = seen->guest_class;
+	return claimed;
+}
+
+/* The same of an interrupt, whose recipient is known. */
+static __always_inline struct interrupt_decision judge_interrupt(u32 slot, struct vm_stats *stats,
+								 const struct interrupt_observation *seen)
+{
+	struct accelerate_config limits = config.accelerate;
+	struct interrupt_decision decision = decide_on_interrupt(&limits, seen);
+
+	RECORD(RECORD_INTERRUPT, slot, interrupt, {.config = limits, .seen = *seen, .decision = decision});
+	if (seen->kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
+		COUNT(stats->interrupts[seen->kind][decision.reason]);
+	return decision;
 }
 
 #endif

@@ -9,7 +9,7 @@
  *            that pCPU, whose ops.dispatch takes the vCPU out of the normal queue, without searching. A
  *            request that finds no room is forgotten. But the micro pCPU remembers the VM, and the VM its
  *            first vCPU that was turned away. Once the place is free the pCPU asks for the vCPUs that are
- *            still needed, that one first (passes.bpf.h).
+ *            still needed, that one first (ask_again.bpf.h).
  * Races.     A request that reaches the micro pCPU before its vCPU is in the normal queue, or after it has
  *            left it, fails and is counted: the vCPU is then already running, or queued where the next
  *            request finds it.

@@ -159,7 +159,8 @@ static __always_inline void begin_urgent_slice(s32 cpu, struct pcpu *pcpu, struc
 
 	urgent_on(pcpu)->since_ns = now;
 	if (timer)
-		START_TIMER(&timer->timer, config.urgent.slice_ns, 0, host_stats.slice_timers_refused);
+		START_TIMER(&timer->timer, config.urgent.slice_ns, pinned_to(cpu),
+			    host_stats.slice_timers_refused);
 	if (stats)
 		COUNT(stats->slices);
 }
@@ -256,7 +257,7 @@ static int urgent_slice_is_over(void *map, u32 *cpu, struct urgent_timer *timer)
 	}
 	ran_ns = now - since;
 	if (ran_ns < config.urgent.slice_ns) {
-		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, 0,
+		START_TIMER(&timer->timer, config.urgent.slice_ns - ran_ns, pinned_to(*cpu),
 			    host_stats.slice_timers_refused);
 		return 0;
 	}
@@ -445,7 +446,7 @@ static __always_inline void look_at_answer(const struct vcpu *vcpu, u64 in_ns)
 	struct pcpu *pcpu = pcpu_of(cpu);
 
 	if (pcpu && timer && urgent_on(pcpu)->since_ns)
-		START_TIMER(&timer->timer, in_ns, 0, host_stats.slice_timers_refused);
+		START_TIMER(&timer->timer, in_ns, pinned_to(cpu), host_stats.slice_timers_refused);
 }
 
 SEC("tp_btf/kvm_eoi")

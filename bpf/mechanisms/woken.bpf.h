@@ -56,16 +56,16 @@ static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu
 /* First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. */
 __noinline int offer_woken(struct task_struct *p __arg_trusted, u32 slot)
 {
-	u32 at;
+	u32 at, count = micro_pcpu_count;
 
 	bpf_for (at, 0, 2 * POOL_LIMIT_MAX) {
-		bool free_only = at < POOL_LIMIT_MAX;
-		u32 rank = free_only ? at : at - POOL_LIMIT_MAX;
+		bool free_only = at < count;
+		u32 rank = free_only ? at : at - count;
 		struct pcpu *pcpu;
 		s32 cpu;
 
-		if (rank >= micro_pcpu_count)
-			continue;
+		if (rank >= count)
+			break;
 		cpu = config.micro_order[rank & POOL_LIMIT_MAX];
 		pcpu = pcpu_of(cpu);
 		if (!pcpu || (free_only && !is_free(pcpu)))

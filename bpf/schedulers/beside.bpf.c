@@ -9,11 +9,11 @@
 #define BESIDE
 
 #include "bpf/core/observe.bpf.h"
-#include "bpf/core/pass_claim.bpf.h"
 #include "bpf/core/switches.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
 #include "bpf/mechanisms/heirs.bpf.h"
 #include "bpf/mechanisms/max_wait.bpf.h"
+#include "bpf/mechanisms/passes.bpf.h"
 #include "policy/pay_back.h" /* the daemon asks it */
 
 char _license[] SEC("license") = "GPL";
@@ -29,6 +29,7 @@ struct beside_vcpu {
 struct beside_vm {
 	struct vm core;
 	struct heirs_vm heirs;
+	struct passes_vm passes;
 	struct boost_vm boost; /* last: its counters are found from the end */
 };
 
@@ -76,6 +77,11 @@ static __always_inline struct heirs_vm *heirs_in(const struct vm *vm)
 	return &((struct beside_vm *)vm)->heirs;
 }
 
+static __always_inline struct passes_vm *passes_in(const struct vm *vm)
+{
+	return &((struct beside_vm *)vm)->passes;
+}
+
 /* ---- Coming and going ---- */
 
 HOOK void on_vm_joins(struct vm *vm)
@@ -83,7 +89,7 @@ HOOK void on_vm_joins(struct vm *vm)
 	u32 key = 0, word;
 	u64 *gone = bpf_map_lookup_elem(&boosts_of_gone, &key), *stats = (u64 *)&boosts_in(vm)->stats;
 
-	boosts_in(vm)->pass_until_ns = 0;
+	passes_in(vm)->until_ns = 0;
 	boosts_in(vm)->clock_ns = 0;
 	*heirs_in(vm) = (struct heirs_vm){};
 	if (!gone)
@@ -136,57 +142,9 @@ HOOK void on_vcpu_leaves(struct vcpu *vcpu)
 
 /* ---- Hints ---- */
 
-/*
- * Looks at one sibling; false ends the pass. Not static: the verifier then checks it once, not at each turn.
- */
-__noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause)
+HOOK bool asks_for(struct vcpu *vcpu, u32 slot, u32 cause)
 {
-	struct sibling_observation seen = {};
-	struct vm *vm = vm_at(vm_slot);
-	struct vm_stats *stats = vm_stats_at(vm_slot);
-	struct vcpu *sibling;
-	u32 entry, verdict;
-
-	if (!vm || !stats)
-		return 0;
-	entry = vm->vcpus[at & (VCPUS_PER_VM_MAX - 1)];
-	sibling = vcpu_at(entry - 1);
-	if (!entry || entry - 1 == self || !sibling)
-		return 1;
-	seen.state = sibling->state;
-	seen.preempted = sibling->preempted;
-	seen.yielded = sibling->yielded;
-	seen.guest_class = sibling->guest_class;
-	seen.requested_count = boosts_in(vm)->requested_count;
-	if (scope == PASS_ALL_PREEMPTED)
-		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
-	verdict = decide_on_sibling(scope, &seen);
-	RECORD(RECORD_SIBLING, entry - 1, sibling, {.seen = seen, .scope = scope, .decision = verdict});
-	if (verdict < SIBLING_DECISION_COUNT)
-		COUNT(stats->siblings[verdict]);
-	if (verdict == SIBLING_REQUEST && ask_for_boost(entry - 1, cause, 0))
-		boosts_in(vm)->requested_count++;
-	return verdict != SIBLING_PASS_DONE;
-}
-
-/* Goes round the VM's vCPUs from the one at `first`. */
-__noinline int make_pass(u32 vm_slot, u32 self, u32 first, u32 scope, u32 cause)
-{
-	struct vm *vm = vm_at(vm_slot);
-	u32 visited;
-
-	if (!vm)
-		return 0;
-	boosts_in(vm)->requested_count = 0;
-	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
-		u32 high = vm->vcpu_high, at = first + visited;
-
-		if (visited >= high)
-			break;
-		if (!visit_sibling(vm_slot, at < high ? at : at - high, self, scope, cause))
-			break;
-	}
-	return 0;
+	return ask_for_boost(slot, cause, 0);
 }
 
 /* Somebody of the VM may wait for a lock. Not static: see ask_for_boost(). */
@@ -207,7 +165,6 @@ __noinline int on_yield(u32 cause)
 	/* Help is always there: there is no pool that could be empty. */
 	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = 1};
 	struct yield_decision decision;
-	struct vm_stats *stats;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns();
 	bool claimed;
@@ -215,33 +172,23 @@ __noinline int on_yield(u32 cause)
 	if (!tctx || !self || cause >= YIELD_CAUSE_COUNT)
 		return 0;
 	vm = vm_at(self->vm);
-	stats = vm_stats_at(self->vm);
-	if (!vm || !stats)
+	if (!vm)
 		return 0;
 	if (cause != YIELD_HLT)
 		self->yielded = 1; /* in this turn */
-	seen.guest_class =
-	    classify_rip(tctx->vcpu - 1, self->vm, self->kvm_vcpu, read_guest_rip(self->kvm_vcpu));
-	seen.interrupts_enabled = guest_interrupts_enabled(self->kvm_vcpu);
-	claimed = decide_and_claim(&boosts_in(vm)->pass_until_ns, now, &seen, &decision);
-	RECORD(RECORD_YIELD, tctx->vcpu - 1, yield, {.seen = seen, .decision = decision});
-	if (decision.reason < YIELD_REASON_COUNT)
-		COUNT(stats->yields[cause][decision.reason]);
-	if (cause == YIELD_PLE)
-		self->guest_class = seen.guest_class;
+	claimed = judge_yield(self, tctx->vcpu - 1, read_guest_rip(self->kvm_vcpu), now, &seen, &decision);
 	if (decision.scope != PASS_NONE)
-		make_pass(self->vm, tctx->vcpu - 1, self->index_in_vm + 1, decision.scope, decision.cause);
+		pass_over_all(self, tctx->vcpu - 1, &decision);
 	if (decision.scope == PASS_ONE_CRITICAL)
 		ask_for_heir(self->vm);
 	if (claimed)
-		give_pass_back(&boosts_in(vm)->pass_until_ns, now);
+		give_pass_back(&passes_in(vm)->until_ns, now);
 	return 0;
 }
 
 static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 {
 	u32 *slot = bpf_map_lookup_elem(&vcpu_by_address, &kvm_vcpu);
-	struct accelerate_config limits = config.accelerate;
 	struct interrupt_observation seen = {.micro_pcpu_count = 1};
 	struct interrupt_decision decision;
 	struct vm_stats *stats;
@@ -254,18 +201,14 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.kind = interrupt_kind_of(vector);
 	seen.recipient_state = vcpu->state;
 	seen.guest_known = guest_is_known(vcpu->vm);
-	decision = decide_on_interrupt(&limits, &seen);
-	RECORD(RECORD_INTERRUPT, *slot, interrupt, {.config = limits, .seen = seen, .decision = decision});
-	if (seen.kind < INTERRUPT_KIND_COUNT && decision.reason < INTERRUPT_REASON_COUNT)
-		COUNT(stats->interrupts[seen.kind][decision.reason]);
+	decision = judge_interrupt(*slot, stats, &seen);
 	if (decision.cause != CAUSE_NONE)
 		ask_for_boost(*slot, decision.cause, vector);
 	return 0;
 }
 
-/* A second program on the same tracepoint: observe.bpf.h looks at halts only. */
-SEC("tp/kvm/kvm_exit")
-int on_any_exit(struct trace_event_raw_kvm_exit *exit)
+/* The vCPU whose thread this is has left its guest. */
+static __always_inline int leaves_guest(void)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -275,8 +218,25 @@ int on_any_exit(struct trace_event_raw_kvm_exit *exit)
 		return 0;
 	boost_of(vcpu)->is_seen = 1;
 	if (vcpu->state == VCPU_MICRO)
-		look_at_exit(tctx->vcpu - 1, exit->guest_rip, is_boosted(p));
+		look_at_exit(tctx->vcpu - 1, read_guest_rip(vcpu->kvm_vcpu), is_boosted(p));
 	return 0;
+}
+
+/*
+ * A second program on the same tracepoint: observe.bpf.h looks at halts only. The record, which nobody looks
+ * at, has KVM's cache of the instruction pointer filled.
+ */
+SEC("tp/kvm/kvm_exit")
+int on_any_exit(struct trace_event_raw_kvm_exit *exit)
+{
+	return leaves_guest();
+}
+
+/* Of AMD's KVM: no record is built. */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(on_any_raw_exit)
+{
+	return leaves_guest();
 }
 
 /* ---- Bounds on waits ---- */

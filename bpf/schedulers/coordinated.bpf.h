@@ -28,18 +28,18 @@ struct coordinated_vcpu {
 	struct placement_vcpu placement;
 	struct urgent_vcpu urgent;
 	struct urgent_queue_vcpu urgent_queue;
-};
+} OWN_LINE;
 
 struct coordinated_vm {
 	struct vm core;
-};
+} OWN_LINE;
 
 struct coordinated_pcpu {
 	struct pcpu core;
 	struct delay_preemption_pcpu delay_preemption;
 	struct urgent_pcpu urgent;
 	struct urgent_queue_pcpu urgent_queue;
-};
+} OWN_LINE;
 
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -60,6 +60,7 @@ struct vms_map {
 struct pcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE); /* as the others: values begin with a page, and so with a line */
 	__type(key, u32);
 	__type(value, struct coordinated_pcpu);
 } pcpus SEC(".maps");

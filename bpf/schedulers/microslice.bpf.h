@@ -36,7 +36,7 @@ struct microslice_vcpu {
 	struct patience_vcpu patience;
 	struct request_vcpu request;
 	struct woken_vcpu woken;
-};
+} OWN_LINE;
 
 struct microslice_vm {
 	struct vm core;
@@ -44,7 +44,7 @@ struct microslice_vm {
 	struct passes_vm passes;
 	struct patience_vm patience;
 	struct request_vm request;
-};
+} OWN_LINE;
 
 struct microslice_pcpu {
 	struct pcpu core;
@@ -56,7 +56,7 @@ struct microslice_pcpu {
 	struct pool_size_pcpu pool_size;
 	struct request_pcpu request;
 	struct woken_pcpu woken;
-};
+} OWN_LINE;
 
 struct vcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -77,6 +77,7 @@ struct vms_map {
 struct pcpus_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PCPUS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE); /* as the others: values begin with a page, and so with a line */
 	__type(key, u32);
 	__type(value, struct microslice_pcpu);
 } pcpus SEC(".maps");

@@ -4,7 +4,7 @@
  * measuring what vCPUs cost those that watch and schedule them. Each VM is a process, as with real VMMs; all
  * end with this one.
  *
- *   vcpus VMS VCPUS [spin [busy=THREADS | naps | kernel | mixed | keeps=US | hints=US | forged=US]]
+ *   vcpus VMS VCPUS [spin [busy=THREADS | naps | faults | kernel | mixed | keeps=US | hints=US | forged=US]]
  *   vcpus 1 VCPUS beats -name=NAME                   vCPUs that count in memory, of a VM that is called
  *                                                    NAME; reports as testbed/guest/main.c does
  *   vcpus VMS VCPUS leave                            vCPUs that end after some halts; each VMM then
@@ -22,7 +22,8 @@
  *
  * Prints "ready" once all vCPUs halted, or are about to spin. Busy threads of the VMM compute all the time;
  * one that naps sleeps for 10 ms, works for some microseconds, and prints each second by how much it was
- * woken too late on average: "late 120 us".
+ * woken too late on average: "late 120 us". With faults the vCPUs touch pages that a thread of the VMM takes
+ * away all the time. It prints each second how long that took at most: "waited 120 us".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -57,6 +58,13 @@ static const unsigned char spinning[] = {0xeb, 0xfe, 0xcc};
  */
 #define BEATS 0x3800
 static const unsigned char counting[] = {0x66, 0xff, 0x06, BEATS & 0xff, BEATS >> 8, 0xeb, 0xf9};
+/*
+ * Real mode: mov bx, FAULTS; mov [bx], al; add bx, PAGE; jnz to the second, below 64 KiB; jmp to the first.
+ */
+#define FAULTS 0x8000
+#define FAULTS_END 0x10000
+static const unsigned char touching[] = {0xbb, FAULTS & 0xff, FAULTS >> 8, 0x88, 0x07, 0x81, 0xc3,
+					 0x00, PAGE >> 8,     0x75,	   0xf8, 0xeb, 0xf3};
 
 /* Long mode: both halves of the address space show the first 2 MiB of memory. */
 #define UPPER_HALF 0xffffffff80000000ul
@@ -80,7 +88,7 @@ enum { HINTS = 32 * PAGE, MEMORY_WITH_HINTS = 128 * PAGE };
 #define HALTS_OF_WHO_LEAVES 5
 
 static int kvm, vm, ready;
-static bool spins, beats, leaves, naps, in_kernel, mixed, takes_back, forged;
+static bool spins, beats, leaves, naps, faults, in_kernel, mixed, takes_back, forged;
 static enum hostility hostility;
 static unsigned int not_now_us;
 static long busy;
@@ -136,6 +144,8 @@ static void write_memory(unsigned char *memory, long vcpu_count)
 	memcpy(memory, spins ? spinning : halting, sizeof(halting));
 	if (beats)
 		memcpy(memory, counting, sizeof(counting));
+	if (faults)
+		memcpy(memory, touching, sizeof(touching));
 	if (mixed) {
 		write_counting(memory, CODE + 64);
 		write_counting(memory + 64, UPPER_HALF + CODE);
@@ -176,7 +186,7 @@ static void *run_vcpu(void *id)
 	struct kvm_sregs sregs;
 	struct kvm_run *run;
 
-	if (vcpu < 0 || bytes < 0)
+	if (vcpu < 0 || bytes < 0 || prctl(PR_SET_NAME, "vcpu"))
 		die("KVM_CREATE_VCPU");
 	run = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu, 0);
 	if (run == MAP_FAILED || ioctl(vcpu, KVM_GET_SREGS, &sregs))
@@ -259,6 +269,34 @@ static void *nap(void *unused)
 	return unused;
 }
 
+/* Whoever changes what is mapped waits for all that look for a page. */
+static void *take_pages_away(void *unused)
+{
+	for (;;) {
+		struct timespec second, start;
+		long longest_ns = 0;
+
+		clock_gettime(CLOCK_MONOTONIC, &second);
+		while (ns_since(&second) < 1000000000L) {
+			void *page;
+			long ns;
+
+			if (madvise(memory_of_vm + FAULTS - PAGE, FAULTS_END - FAULTS, MADV_DONTNEED))
+				die("madvise");
+			clock_gettime(CLOCK_MONOTONIC, &start);
+			page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			if (page == MAP_FAILED || munmap(page, PAGE))
+				die("mmap");
+			ns = ns_since(&start);
+			longest_ns = ns > longest_ns ? ns : longest_ns;
+			usleep(3000);
+		}
+		printf("waited %ld us\n", longest_ns / 1000);
+		fflush(stdout);
+	}
+	return unused;
+}
+
 /* A heartbeat is a tenth of a second in whose second a vCPU has run. Reports come each second. */
 #define BEATS_A_REPORT 10
 
@@ -304,7 +342,7 @@ static void leave(const pthread_t *threads, long vcpu_count)
 
 static void start_vm(long vcpu_count)
 {
-	const unsigned long bytes = not_now_us ? MEMORY_WITH_HINTS : MEMORY;
+	const unsigned long bytes = not_now_us || faults ? MEMORY_WITH_HINTS : MEMORY;
 	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct kvm_userspace_memory_region memory = {
 	    .guest_phys_addr = PAGE, .memory_size = bytes, .userspace_addr = (unsigned long)page};
@@ -327,6 +365,8 @@ static void start_vm(long vcpu_count)
 		if (pthread_create(&thread, &small, compute, NULL))
 			die("pthread_create");
 	if (naps && pthread_create(&thread, &small, nap, NULL))
+		die("pthread_create");
+	if (faults && pthread_create(&thread, &small, take_pages_away, NULL))
 		die("pthread_create");
 	if (leaves)
 		leave(threads, vcpu_count);
@@ -351,6 +391,7 @@ int main(int count, char **arguments)
 		hostility == INTERRUPTS;
 	leaves = count == 4 && !strcmp(arguments[3], "leave");
 	naps = count == 5 && !strcmp(arguments[4], "naps");
+	faults = count == 5 && !strcmp(arguments[4], "faults");
 	in_kernel = count == 5 && !strcmp(arguments[4], "kernel");
 	mixed = count == 5 && !strcmp(arguments[4], "mixed");
 	if (count == 5 && !strncmp(arguments[4], "busy=", 5))
@@ -362,9 +403,9 @@ int main(int count, char **arguments)
 	if (count == 2 && !strcmp(arguments[1], "naps"))
 		nap(NULL);
 	if (vm_count < 1 || vcpu_count < 1 || count > 5 || (count >= 4 && !spins && !leaves && !hostility) ||
-	    (count == 5 && !beats && !naps && !in_kernel && !mixed && !not_now_us && busy < 1)) {
+	    (count == 5 && !beats && !naps && !faults && !in_kernel && !mixed && !not_now_us && busy < 1)) {
 		fputs("usage: vcpus VMS VCPUS [leave | pauses | interrupts | slides | spin [busy=THREADS | "
-		      "naps | kernel | mixed | keeps=US | "
+		      "naps | faults | kernel | mixed | keeps=US | "
 		      "hints=US | forged=US]], vcpus 1 VCPUS beats -name=NAME, or vcpus naps\n",
 		      stderr);
 		return 2;

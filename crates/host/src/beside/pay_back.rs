@@ -126,8 +126,9 @@ impl PayBack {
                 inhabited.insert(folder);
             }
         }
-        self.settle_accounts(say);
+        // Those that have gone by themselves leave the ledger, too.
         let before = self.accounts.len();
+        self.settle_accounts(say);
         let controller = &self.controller;
         self.accounts.retain(|folder, account| {
             let stays = inhabited.contains(folder);
@@ -241,6 +242,7 @@ impl Drop for PayBack {
         for (folder, account) in &self.accounts {
             weight_ledger::give_back(&self.controller.weight_file(folder), &account.lent(account.weight_now));
         }
+        weight_ledger::remove(&self.ledger);
     }
 }
 
@@ -321,6 +323,23 @@ mod tests {
         std::fs::remove_file(mount.path().join("a/cpu.stat")).unwrap();
         pay.settle_accounts(&mut |_| {});
         assert_eq!(weight_ledger::read(&file).unwrap(), 1000);
+    }
+
+    #[test]
+    fn the_ledger_forgets_cgroups_that_are_gone() {
+        let mount = mount_with(&[("a/cpu.weight", "1000\n"), ("run/x", "")]);
+        let ledger = mount.path().join("run/weights");
+        let mut pay = PayBack::new(CpuController::below(mount.path(), false), ledger.clone());
+        let mut used_ms = 0;
+        second(&mut pay, mount.path(), &mut used_ms, 0);
+        second(&mut pay, mount.path(), &mut used_ms, 500);
+        let entries = || std::fs::read_to_string(&ledger).map(|text| text.lines().count()).ok();
+        assert_eq!(entries(), Some(1));
+        std::fs::remove_dir_all(mount.path().join("a")).unwrap();
+        pay.look(&[], &mut |_| {});
+        assert_eq!(entries(), Some(0));
+        drop(pay);
+        assert_eq!(entries(), None, "nothing is lent any more");
     }
 
     #[test]

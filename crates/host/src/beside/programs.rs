@@ -15,7 +15,9 @@ use crate::bpf::warnings::{keep_warnings, load_failure};
 use crate::bpf::{attach, program_costs};
 use crate::guests::counts::CountReader;
 use crate::guests::list::{self, KernelSide};
-use crate::interface::{BoostEvent, BoostStats, CountPlace, RunConfig, VMS_MAX, Vcpu, VmFeed, VmStats};
+use crate::interface::{
+    BoostEvent, BoostStats, CountPlace, KvmVendor, RunConfig, VMS_MAX, Vcpu, VmFeed, VmStats,
+};
 use crate::machine::preflight::Host;
 use crate::output::recorder::Recorder;
 use crate::settings::Settings;
@@ -65,7 +67,9 @@ impl Programs {
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BesideSkelBuilder::default().open(storage).map_err(failed)?;
         choose_programs!(open, hooks);
-        open.progs.on_any_exit.set_autoload(hooks.sees_exits());
+        let is_amd = hooks.vendor == KvmVendor::Amd;
+        open.progs.on_any_exit.set_autoload(hooks.sees_exits() && !is_amd);
+        open.progs.on_any_raw_exit.set_autoload(is_amd);
         let rodata = open.maps.rodata_data.as_deref_mut();
         let rodata = rodata.ok_or_else(|| HostError::broken("the BPF object has no configuration"))?;
         let config = hooks.configure(run_config(host, settings));
@@ -203,7 +207,8 @@ fn attach(skeleton: &mut BesideSkel<'static>) -> libbpf_rs::Result<()> {
     // First what runs and what waits: what is known of vCPUs must be true when the first hint comes.
     attach!(
         skeleton: on_switch, on_telling_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_any_exit,
-        on_spin, on_hypercall, on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt
+        on_any_raw_exit, on_spin, on_hypercall, on_halt, on_exit, on_svm_interrupt, on_vmx_interrupt,
+        on_accepted_interrupt
     );
     Ok(())
 }

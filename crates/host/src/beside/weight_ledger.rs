@@ -49,6 +49,11 @@ pub fn replace(ledger: &Path, lent: &BTreeMap<PathBuf, Lent>) -> io::Result<()> 
     std::fs::rename(new, ledger)
 }
 
+/// Nothing is lent any more. One that can't be removed is settled again, for nothing.
+pub fn remove(ledger: &Path) {
+    let _ = std::fs::remove_file(ledger);
+}
+
 /// Its writer is dead: gives weights back. Returns how many those were.
 pub fn settle(ledger: &Path) -> usize {
     let text = std::fs::read_to_string(ledger).unwrap_or_default();

@@ -84,6 +84,12 @@ impl Hooks {
         self.vendor != KvmVendor::Other
     }
 
+    /// True where a function tells of halts, and not the tracepoint of exits, which builds a record at each
+    /// one.
+    pub fn traces_halts(&self) -> bool {
+        self.vendor == KvmVendor::Amd && self.traces_functions()
+    }
+
     /// True if the programs of the vendor's interrupts are loaded.
     pub fn delivers(&self, vendor: KvmVendor) -> bool {
         self.interrupts == InterruptHook::VendorFunction && self.vendor == vendor
@@ -185,7 +191,8 @@ macro_rules! choose_programs {
         programs.on_vcpu_load.set_autoload(hooks.traces_functions());
         programs.on_vcpu_destroy.set_autoload(hooks.traces_functions());
         programs.on_spin.set_autoload(hooks.traces_functions());
-        programs.on_exit.set_autoload(hooks.sees_exits());
+        programs.on_halt.set_autoload(hooks.traces_halts());
+        programs.on_exit.set_autoload(hooks.sees_exits() && !hooks.traces_halts());
         programs.on_svm_interrupt.set_autoload(hooks.delivers(crate::interface::KvmVendor::Amd));
         programs.on_vmx_interrupt.set_autoload(hooks.delivers(crate::interface::KvmVendor::Intel));
         let is_accepted = hooks.interrupts == crate::bpf::hooks::InterruptHook::AcceptedByApic;
@@ -203,6 +210,7 @@ mod tests {
         let hooks = Hooks::choose(KvmVendor::Amd, None, true);
         assert_eq!((hooks.line(), hooks.unseen()), (None, vec![]));
         assert!(hooks.delivers(KvmVendor::Amd) && !hooks.delivers(KvmVendor::Intel));
+        assert!(hooks.traces_halts());
     }
 
     #[test]
@@ -218,6 +226,7 @@ mod tests {
     fn an_old_kernel_leaves_interrupts_out() {
         let hooks = Hooks::choose(KvmVendor::Intel, None, false);
         assert_eq!((hooks.interrupts, hooks.unseen()), (InterruptHook::Missing, vec!["interrupts"]));
+        assert!(!hooks.traces_halts(), "on VMX only the tracepoint has the instruction pointer read");
         assert!(hooks.line().unwrap().ends_with("left out: interrupts"));
     }
 
@@ -225,7 +234,7 @@ mod tests {
     fn without_functions_amds_kvm_still_tells_of_spins() {
         let hooks = Hooks::choose(KvmVendor::Amd, Some("refused".into()), true);
         assert_eq!((hooks.interrupts, hooks.unseen()), (InterruptHook::AcceptedByApic, vec![]));
-        assert!(hooks.line().unwrap().contains("(refused)"));
+        assert!(hooks.line().unwrap().contains("(refused)") && !hooks.traces_halts());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The machine that this runs on: its pCPUs and cgroups, and whether it may be scheduled at all.
 
 mod capacity;
+pub mod cautions;
 pub mod cgroups;
 pub(crate) mod clock;
 pub(crate) mod core_scheduling;

@@ -7,7 +7,7 @@ use crate::HostError;
 use crate::interface::KvmVendor;
 use crate::machine::preflight::{self, kernel};
 use crate::machine::topology::Topology;
-use crate::machine::{cgroups, core_scheduling, cpu_list::cpu_list, real_time, refused_kernels};
+use crate::machine::{cautions, cgroups, core_scheduling, cpu_list::cpu_list, real_time, refused_kernels};
 use std::path::Path;
 
 pub use crate::machine::kvm_modes::Hint;
@@ -108,7 +108,7 @@ impl Survey {
             Row::new("kernel", format!("Linux {release} {version}"))
                 .refused_by(&[InPlace], refused_kernels::check(&release, &version, &tickless))
                 .noted(real_time::warning(&release)),
-            Row::new("pCPUs without ticks", or_none(&tickless)),
+            Row::new("pCPUs without ticks", or_none(&tickless)).noted(cautions::tickless(&tickless)),
             Row::new("isolcpus", or_none(&preflight::isolated_pcpus()))
                 .refused_by(&[InPlace], preflight::check_isolation()),
             Row::new("function tracer", there(preflight::has_function_tracer(Path::new("/proc"))))
@@ -125,8 +125,10 @@ impl Survey {
                 Err(error) => kvm.refused_by(&Mode::ALL, Err(error)),
             },
             Row::new("KVM's BTF", there(module_btf.is_ok())).refused_by(&Mode::ALL, module_btf),
+            Row::new("threads of some CPUs", cautions::parted_count().to_string())
+                .noted(cautions::parted_threads(&release)),
             match topology {
-                Ok(_) => pcpus,
+                Ok(_) => pcpus.noted(cautions::gaps_between_nodes(&release)),
                 Err(error) => pcpus.refused_by(&Mode::ALL, Err(error)),
             },
             Row::new("core scheduling", if core_scheduling.is_ok() { "not used" } else { "in use" })

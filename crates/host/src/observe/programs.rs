@@ -220,7 +220,7 @@ fn attach(skeleton: &mut ObserveSkel<'static>) -> libbpf_rs::Result<()> {
     // First what runs and what waits: what is known of vCPUs must be true when the first interrupt comes.
     attach!(
         skeleton: on_switch, on_telling_switch, on_wakeup, on_task_exit, on_vcpu_load, on_vcpu_destroy, on_spin,
-        on_hypercall, on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt, on_traced_switch,
+        on_hypercall, on_halt, on_exit, on_svm_interrupt, on_vmx_interrupt, on_accepted_interrupt, on_traced_switch,
         on_traced_wakeup
     );
     Ok(())

@@ -36,7 +36,7 @@ use crate::interface::{HostStats, VmStats};
 use crate::machine::clock::monotonic_ns;
 use crate::machine::cpu_list::cpu_list;
 use crate::machine::preflight::{self, Host};
-use crate::machine::{cgroups, kvm_modes, privileges, real_time};
+use crate::machine::{cautions, cgroups, kvm_modes, privileges};
 use crate::output::monitoring::Publisher;
 use crate::output::recorder::Recorder;
 use crate::output::tracer::Tracer;
@@ -238,9 +238,7 @@ impl<'s> Daemon<'s> {
         self.say_who_stays_normal(output);
         (output.say)(&kvm_modes::line(&preflight::hints(self.host.vendor)));
         cgroups::of_version_one().into_iter().for_each(|warning| (output.say)(warning));
-        if let Some(warning) = real_time::warning(&preflight::kernel("osrelease")) {
-            (output.say)(&warning);
-        }
+        cautions::lines(&preflight::kernel("osrelease")).iter().for_each(|line| (output.say)(line));
         // Where systemd started it: it is up, and from now on it says that it lives (WatchdogSec= of its
         // unit).
         let _ = sd_notify::notify(false, &[NotifyState::Ready, NotifyState::Status(&first_line)]);

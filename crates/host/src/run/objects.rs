@@ -35,6 +35,8 @@ pub(crate) trait LoadedObject {
     fn maps(&self) -> CoreMaps<'_>;
     /// From now on no task gets a core-scheduling cookie, where the kernel lets that be denied.
     fn attach_core_scheduling_denial(&mut self) -> libbpf_rs::Result<()>;
+    /// From now on it is seen where tasks stop.
+    fn attach_stops(&mut self) -> libbpf_rs::Result<()>;
     /// The scheduler is in charge until the link is dropped.
     fn attach_scheduler(&mut self) -> libbpf_rs::Result<Link>;
     /// Attaches the programs that see KVM's events.
@@ -95,6 +97,8 @@ macro_rules! scheduler_object {
                 let hears_of = |vendor| host.vendor == vendor && !settings.interrupts_by_looks;
                 open.progs.on_svm_interrupt.set_autoload(hears_of(KvmVendor::Amd));
                 open.progs.on_vmx_interrupt.set_autoload(hears_of(KvmVendor::Intel));
+                open.progs.on_halt.set_autoload(host.vendor == KvmVendor::Amd);
+                open.progs.on_exit.set_autoload(host.vendor != KvmVendor::Amd);
                 open.progs.deny_core_scheduling.set_autoload(core_scheduling::can_be_denied());
                 if settings.record.is_none() {
                     open.maps.records.set_max_entries(4096).map_err(failed)?;
@@ -142,13 +146,18 @@ macro_rules! scheduler_object {
                     Ok(())
                 }
 
+                fn attach_stops(&mut self) -> libbpf_rs::Result<()> {
+                    attach!(self: on_stop);
+                    Ok(())
+                }
+
                 fn attach_scheduler(&mut self) -> libbpf_rs::Result<Link> {
                     self.maps.$ops.attach_struct_ops()
                 }
 
                 fn attach_observers(&mut self) -> libbpf_rs::Result<()> {
                     attach!(
-                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_exit, on_stop, $($observer,)*
+                        self: on_vcpu_load, on_vcpu_destroy, on_spin, on_hypercall, on_halt, on_exit, $($observer,)*
                         on_svm_interrupt, on_vmx_interrupt, on_traced_switch, on_traced_wakeup
                     );
                     Ok(())

@@ -88,6 +88,8 @@ impl Scheduler {
         core_scheduling::check(&host.topology)?;
         // Now the kernel's own scheduler keeps them all: better that than ours with one that is missing.
         set_cpu_limits(&mut *object, limits).cause.map_or(Ok(()), Err)?;
+        // Before it: a limited task may have to rest at once.
+        object.attach_stops().map_err(|error| load_failure(&error, settings.verbose))?;
         // What is attached to KVM comes after the scheduler: what it keeps of each task must exist when the
         // first vCPU is seen.
         let struct_ops = while_real_time(|| object.attach_scheduler())

@@ -296,6 +296,46 @@ fn tasks_that_fork_under_a_limit_never_rest_with_what_forks_of_the_host_wait_for
     });
 }
 
+/// A tenth of a CPU, in periods so long that a rest can't be overlooked.
+const LONG_RESTS: &str = "100000 1000000";
+/// Half of a period is the shortest of those rests.
+const SHORTER_THAN_A_REST: Duration = Duration::from_millis(400);
+
+#[test]
+fn a_vcpu_never_rests_with_its_vmms_memory_locked() {
+    let _machine = take_the_machine();
+    on_host(|host| {
+        let vmm = host.start("exec vcpus 1 4 spin faults").expect("start");
+        vmm.wait_for("ready", 0, PATIENCE).expect("vCPUs");
+        run(
+            host,
+            r#"cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p faults && cd faults &&
+            for pid in $(pidof vcpus); do echo $pid > cgroup.procs; done && mkdir vcpus rest &&
+            for g in vcpus rest; do echo threaded > $g/cgroup.type; done && echo +cpu > cgroup.subtree_control &&
+            for pid in $(pidof vcpus); do for task in /proc/$pid/task/*; do
+                case "$(cat $task/comm)" in vcpu) g=vcpus;; *) g=rest;; esac
+                echo ${task##*/} > $g/cgroup.threads
+            done; done"#,
+        );
+        set_limit(host, "faults/vcpus", LONG_RESTS);
+        let scheduler = start_scheduler(host, FLAGS);
+        statistics(&scheduler, |report| count(&report["vms"][0]["rested_time_ns"]) > 0, "a rest");
+        let from = vmm.lines(0).len();
+        std::thread::sleep(seconds(30, 60));
+        let waited = |text: &str| text.strip_prefix("waited ")?.strip_suffix(" us")?.parse::<u64>().ok();
+        let waits = vmm.lines(from).iter().filter_map(|line| waited(&line.text)).collect::<Vec<_>>();
+        println!("waits for the memory's lock, us: {waits:?}");
+        assert!(waits.len() > 5, "{waits:?}");
+        let longest = Duration::from_micros(waits.into_iter().max().unwrap_or(0));
+        assert!(longest < SHORTER_THAN_A_REST, "a rest held up its VMM: {longest:?}");
+        let report = stop_scheduler(host, &scheduler);
+        let rested_ns = count(&report["vms"][0]["rested_time_ns"]);
+        assert!(rested_ns > 5_000_000_000, "they rested for {rested_ns} ns only: {report}");
+        vmm.signal(libc::SIGKILL).expect("signal");
+        vmm.wait(PATIENCE).expect("end");
+    });
+}
+
 #[test]
 fn a_limit_below_what_a_tick_takes_never_brings_the_watchdog() {
     let row = &A_LIMIT_BELOW_A_TICK;

@@ -116,6 +116,7 @@ impl Kvm {
         assert_eq!(offset(intel, "pi_desc.pir"), Some(0), "{release}");
         for (btf, function, arguments) in [
             (core, "kvm_vcpu_on_spin", 2),
+            (core, "kvm_emulate_halt", 1),
             (core, "kvm_arch_vcpu_load", 2),
             (core, "kvm_arch_vcpu_destroy", 1),
             (amd, "svm_complete_interrupt_delivery", 4),
