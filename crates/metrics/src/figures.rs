@@ -41,6 +41,8 @@ figures! {
         "How much longer the vCPU of a VM that waited most has waited than the one that waited least.";
     RESTED_TIME = "rested_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs could have run but for what cpu.max allows them.";
+    PAUSED_TIME = "paused_time", Counter, Nanoseconds, ["vm"],
+        "Time in which a VM's VMM kept all of its vCPUs from running: stopped, migrating, in a snapshot.";
     STEAL_TIME = "steal_time", Counter, Nanoseconds, ["vm"],
         "Time that KVM has told a VM's guest its vCPUs had waited; none where the guest hasn't asked.";
     VCPUS = "vcpus", Gauge, Count, ["vm"],
