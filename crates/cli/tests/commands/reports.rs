@@ -93,6 +93,7 @@ fn beside_report(seconds: u64) -> beside::Report {
         state: String::new(),
         stats: vm.stats,
         boosts,
+        bound_ns: Some(10_000_000),
     };
     beside::Report {
         is_final: true,

@@ -209,8 +209,8 @@ impl CpuController {
         throttled(&folder.join("cpu.stat"))
     }
 
-    /// Returns the same of the tasks in this cgroup itself, whichever level's limit it was. `None`: that isn't
-    /// counted (before Linux 6.6).
+    /// Returns the same of the tasks in this cgroup itself, whichever level's limit it was. `None`: that
+    /// isn't counted (before Linux 6.6).
     pub fn throttled_local_ns(&self, folder: &Path) -> Option<u64> {
         throttled(&self.weights.join(folder).join("cpu.stat.local"))
     }

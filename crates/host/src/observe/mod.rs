@@ -93,7 +93,7 @@ fn run_answering(
     let mut kernels = GuestKernels::of(settings.catalogue()?).naming_functions();
     let host = preflight::check_observer()?;
     for (name, path) in &settings.guests {
-        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+        kernels.open(path, path).map_err(|error| settings.refuse_kernel(name, &error))?;
     }
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
