@@ -3,7 +3,7 @@ SHELL := bash
 CARGO ?= cargo
 .DEFAULT_GOAL := help
 
-.PHONY: help setup setup-build setup-tests build deb kernels demo test test-long check soak bench campaign fmt
+.PHONY: help setup setup-build setup-package setup-tests build deb book kernels demo test test-long check soak bench campaign fmt
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -14,14 +14,20 @@ setup: ## install what building and the demo need (Debian packages; root)
 setup-build: # the compiler's needs alone
 	@scripts/setup.sh build
 
+setup-package: # and what a package needs
+	@scripts/setup.sh package
+
 setup-tests: ## install what tests and checks need, too: servers, a browser, a cluster
 	@scripts/setup.sh tests
 
 build: setup-build ## the microslice binary, release build
 	$(CARGO) build --release --locked --bin microslice
 
-deb: setup-tests build ## a Debian package, in target/debian
+deb: setup-package build ## a Debian package, in target/debian
 	scripts/deb.sh
+
+book: ## the pages as one site with search, in target/book (needs mdbook)
+	scripts/book.sh
 
 kernels: setup build ## fetch the stock Debian kernels that demo and tests run (cached)
 	target/release/microslice testbed kernels

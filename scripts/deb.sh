@@ -7,7 +7,7 @@ program=${1:-${CARGO_TARGET_DIR:-target}/release/microslice}
 directory=${2:-${CARGO_TARGET_DIR:-target}/debian}
 
 for tool in dh dpkg-buildpackage; do
-    command -v "$tool" > /dev/null || { echo "deb: $tool is missing: make setup-tests" >&2; exit 2; }
+    command -v "$tool" > /dev/null || { echo "deb: $tool is missing: make setup-package" >&2; exit 2; }
 done
 [[ -x $program ]] || { echo "deb: $program: no program; make build" >&2; exit 2; }
 version=$("$program" --version)
@@ -19,11 +19,15 @@ trap 'rm -rf "$stage"' EXIT
 source="$stage/microslice-$version"
 mkdir "$source" "$source/completions"
 cp "$program" "$source/microslice"
-cp -r packaging/debian packaging/grafana packaging/prometheus critical docs README.md CHANGELOG.md "$source"
-# What was measured where is for developers: links lead to the repository.
-rm -r "$source/docs/lab"
+cp -r packaging/debian packaging/grafana packaging/prometheus critical scenarios docs README.md CHANGELOG.md "$source"
+# What was measured where is for developers, as what lies outside of the pages: links lead to the repository.
+rm -r "$source/docs/lab" "$source/docs/SUMMARY.md"
 repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 find "$source/docs" "$source/CHANGELOG.md" -name '*.md' -exec sed -Ei "s#\]\((\.\./|docs/)?lab/#](${repository}/blob/main/docs/lab/#g" {} +
+# Debian's name of the upstream changelog.
+sed -i 's#](CHANGELOG\.md)#](changelog.gz)#' "$source/README.md"
+sed -Ei "s#\]\((SECURITY|CONTRIBUTING)\.md#](${repository}/blob/main/\1.md#g" "$source/README.md"
+find "$source/docs" -name '*.md' -exec sed -Ei "s#\]\(\.\./\.\./critical/#](${repository}/blob/main/critical/#g" {} +
 cp packaging/microslice.toml "$source"
 cp packaging/microslice.service "$source/debian/microslice.service"
 for kind in socket service; do

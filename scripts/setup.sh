@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs Debian packages by name: scripts/setup.sh [build|demo|tests]
-# `build`: what compiling the program needs. `demo` (the default): what an emulated host needs besides.
-# `tests`: what tests and `make check` need besides. Safe to run again: a package that is there is not
-# touched. Runs as root on Debian 12.
+# Installs Debian packages by name: scripts/setup.sh [build|package|demo|tests]
+# `build`: what compiling the program needs. Besides: `package`, what making a Debian package of it needs;
+# `demo` (the default), what an emulated host needs; `tests`, what tests and `make check` need. Safe to run
+# again: a package that is there is not touched. Runs as root on Debian 12.
 set -euo pipefail
 # One at a time, also under `make -j`: a second apt-get would find dpkg's lock taken.
 exec {lock}< "$0"
@@ -18,13 +18,16 @@ demo=(
     dpkg-dev xz-utils zstd kmod        # unpacking stock kernels and their modules
     debian-archive-keyring             # checks what the testbed downloads
 )
+package=(
+    debhelper                          # the Debian package
+)
 tests=(
     clang-format-19 llvm-19            # formats C, and takes objects apart
     g++                                # libFuzzer is built from source
     python3-venv                       # vmlinux-to-elf, which symbols are compared with
     slurmctld slurmd slurm-client munge   # a cluster of one machine, which tests start and end
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86   # tests' own libvirtd
-    debhelper lintian                  # the Debian package, and what checks it
+    lintian                            # checks the Debian package
     mmdebstrap e2fsprogs               # the testbed's host with systemd, in which the package is installed
     nodejs                             # runs Perfetto's trace processor, which tests ask about traces
     chromium                           # draws the pages that tests look at
@@ -34,9 +37,10 @@ tests=(
 )
 case ${1:-demo} in
 build) packages=("${build[@]}") ;;
+package) packages=("${build[@]}" "${package[@]}") ;;
 demo) packages=("${build[@]}" "${demo[@]}") ;;
-tests) packages=("${build[@]}" "${demo[@]}" "${tests[@]}") ;;
-*) echo "setup: $1: none of build, demo, tests" >&2; exit 2 ;;
+tests) packages=("${build[@]}" "${package[@]}" "${demo[@]}" "${tests[@]}") ;;
+*) echo "setup: $1: none of build, package, demo, tests" >&2; exit 2 ;;
 esac
 
 missing=()

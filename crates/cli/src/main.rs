@@ -3,6 +3,7 @@
 
 // Printing macros panic where nobody reads; `output` has what is used in their place.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(not(feature = "host"), allow(dead_code, reason = "parts that only commands with a host use"))]
 
 mod commands;
 mod failure;
@@ -10,6 +11,7 @@ mod interrupt;
 mod output;
 mod printer;
 mod progress;
+#[cfg(feature = "host")]
 mod top;
 
 use clap::{Parser, Subcommand};

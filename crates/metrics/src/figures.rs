@@ -41,6 +41,8 @@ figures! {
         "How much longer the vCPU of a VM that waited most has waited than the one that waited least.";
     RESTED_TIME = "rested_time", Counter, Nanoseconds, ["vm"],
         "Time that a VM's vCPUs could have run but for what cpu.max allows them.";
+    PAUSED_TIME = "paused_time", Counter, Nanoseconds, ["vm"],
+        "Time in which a VM's VMM kept all of its vCPUs from running: stopped, migrating, in a snapshot.";
     STEAL_TIME = "steal_time", Counter, Nanoseconds, ["vm"],
         "Time that KVM has told a VM's guest its vCPUs had waited; none where the guest hasn't asked.";
     VCPUS = "vcpus", Gauge, Count, ["vm"],
@@ -99,6 +101,8 @@ figures! {
         "Delay from a vCPU becoming runnable to its running on a pCPU.";
     LONGEST_WAIT = "longest_wait", Histogram, Nanoseconds, ["vm"],
         "Longest wait of a VM's vCPU for a pCPU in each second.";
+    WAIT_BOUND = "wait_bound", Gauge, Nanoseconds, ["vm"],
+        "How long vCPUs of a VM may wait for a pCPU now: longer than was asked for where so many can't have that.";
     LATE_WAITS = "late_waits", Counter, Count, ["vm"],
         "Waits of a VM's vCPUs for a pCPU that were longer than its bound (max_wait).";
     LOCK_WAIT = "lock_wait", Histogram, Nanoseconds, ["vm", "lock"],

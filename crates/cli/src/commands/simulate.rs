@@ -11,7 +11,6 @@ use microslice_engine::trace::{PerfettoTrace, TextTrace};
 use microslice_experiments::batch::{BatchProgress, run_one};
 use microslice_experiments::figures::snapshot_of;
 use microslice_experiments::scenario::{self, Overrides, Scenario, Shelf};
-use microslice_host::settings::trace::TraceSettings;
 use microslice_metrics::html::Page;
 use microslice_metrics::plot::StepChart;
 use microslice_metrics::table::{self, Table};
@@ -20,6 +19,10 @@ use microslice_model::events::NoTrace;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// MiB of a trace file, and the most that it may have: as of a real host's.
+const TRACE_MIB: u32 = 100;
+const TRACE_MIB_MAX: u32 = 4096;
 
 /// Simulate a host, its VMs and a scheduler, and show what it measured
 #[derive(Args)]
@@ -62,8 +65,8 @@ pub struct Simulate {
     #[arg(
         long,
         value_name = "MIB",
-        default_value_t = TraceSettings::DEFAULT_MIB,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(TraceSettings::MIB_MAX)),
+        default_value_t = TRACE_MIB,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(TRACE_MIB_MAX)),
         requires = "trace"
     )]
     trace_size: u32,

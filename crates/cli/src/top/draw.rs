@@ -186,11 +186,12 @@ fn ready_cell(part: f64) -> Cell<'static> {
 fn draw_vcpus(frame: &mut Frame<'_>, vm: &VmRates, area: Rect) {
     let [name, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
     let weight = vm.weight.map_or(String::new(), |weight| format!(", weight {weight}"));
+    let bound = vm.bound_ns.map_or(String::new(), |ns| format!(", waits up to {}", time(Some(ns))));
     let holding = vm.holding.map_or(String::new(), |(holding, found)| {
         let (holding, found) = (number(holding), number(found));
         format!("; stopped holding something {holding}/s, {found}/s by symbols")
     });
-    let text = format!("{}: pid {}{weight}{holding}\n{}", plain(&vm.name), vm.pid, plain(&vm.guest));
+    let text = format!("{}: pid {}{weight}{bound}{holding}\n{}", plain(&vm.name), vm.pid, plain(&vm.guest));
     frame.render_widget(Paragraph::new(text), name);
     let head = ["vcpu", "tid", "ran", "ready", "p99", "stopped in"];
     let widths = [5, 8, 7, 7, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(20)]);

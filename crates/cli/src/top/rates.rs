@@ -39,6 +39,8 @@ pub struct VmRates {
     pub ready: f64,
     /// By how much its vCPUs' parts differ; unknown where theirs aren't.
     pub skew: Option<f64>,
+    /// For how long its vCPUs may wait now, in nanoseconds.
+    pub bound_ns: Option<u64>,
     pub p50_ns: Option<u64>,
     pub p99_ns: Option<u64>,
     /// All three a second.
@@ -141,6 +143,7 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
         cpus: rate(now.ran_ns, old.ran_ns) / 1e9,
         ready: rate(now.ready_ns, old.ready_ns) / 1e9 / f64::from(now.vcpu_count.max(1)),
         skew: skew(&vcpus),
+        bound_ns: now.bound_ns,
         p50_ns: waits.percentile(50.0),
         p99_ns: waits.percentile(99.0),
         accelerations: now.accelerations.map(|count| rate(count, old.accelerations.unwrap_or(0))),

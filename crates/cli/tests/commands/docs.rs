@@ -145,6 +145,90 @@ fn every_link_between_pages_leads_to_a_file() {
     fail_if_any(faults);
 }
 
+/// Anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let kept = |c: char| c.is_alphanumeric() || "-_ ".contains(c);
+    let anchor =
+        |title: &str| title.to_lowercase().chars().filter(|c| kept(*c)).collect::<String>().replace(' ', "-");
+    let headings = split(text).0.into_iter().filter(|(_, line)| line.starts_with('#'));
+    headings.map(|(_, line)| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+#[test]
+fn every_anchor_that_a_page_links_to_is_a_heading() {
+    let pages = pages();
+    let (mut faults, mut seen) = (Vec::new(), 0);
+    for (page, text) in &pages {
+        let folder = Path::new(page).parent().expect("a folder");
+        for (number, line) in split(text).0 {
+            let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            for (file, anchor) in targets.filter(|to| !to.contains("://")).filter_map(|to| to.split_once('#'))
+            {
+                let path = if file.is_empty() { root().join(page) } else { root().join(folder).join(file) };
+                let text = std::fs::read_to_string(path).unwrap_or_default();
+                seen += 1;
+                if !anchors(&text).contains(anchor) {
+                    faults.push(format!("{page}:{number}: {file}#{anchor}"));
+                }
+            }
+        }
+    }
+    assert!(seen > 10, "{seen} anchors");
+    fail_if_any(faults);
+}
+
+/// The list of pages as mdBook reads it: what docs/README.md links to, by the pages' own titles.
+fn summary() -> String {
+    let list = std::fs::read_to_string(root().join("docs/README.md")).expect("docs/README.md");
+    let mut summary = "# Summary\n\n[All pages](README.md)\n".to_owned();
+    for line in list.lines() {
+        if let Some(part) = line.strip_prefix("## ") {
+            summary.push_str(&format!("\n# {part}\n\n"));
+        }
+        for page in links(line).filter(|target| target.ends_with(".md")) {
+            let text = std::fs::read_to_string(root().join("docs").join(page)).expect(page);
+            let title = text.lines().find_map(|line| line.strip_prefix("# ")).expect(page);
+            summary.push_str(&format!("- [{title}]({page})\n"));
+        }
+    }
+    summary
+}
+
+#[test]
+fn the_book_has_every_page_once() {
+    let path = root().join("docs/SUMMARY.md");
+    let summary = summary();
+    if std::env::var_os("MICROSLICE_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &summary).expect("written");
+    }
+    assert_eq!(
+        std::fs::read_to_string(&path).expect("docs/SUMMARY.md"),
+        summary,
+        "MICROSLICE_WRITE_DOCS=1 writes it"
+    );
+    for page in files_below("docs").iter().filter(|page| page.ends_with(".md")) {
+        let name = page.trim_start_matches("docs/");
+        let times = summary.matches(&format!("]({name})")).count();
+        assert!(times == 1 || name == "SUMMARY.md", "{page}: {times} times in docs/README.md");
+    }
+}
+
+#[test]
+fn every_alert_has_a_section_that_it_links_to() {
+    let rules =
+        std::fs::read_to_string(root().join("packaging/prometheus/microslice.rules.yml")).expect("rules");
+    let sections = anchors(&std::fs::read_to_string(root().join("docs/how-to/alerts.md")).expect("a page"));
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 5, "{alerts:?}");
+    for alert in alerts {
+        let anchor = alert.to_lowercase();
+        assert!(
+            rules.contains(&format!("/docs/how-to/alerts.md#{anchor}\n")) && sections.contains(&anchor),
+            "{alert}"
+        );
+    }
+}
+
 #[test]
 fn every_page_that_sources_name_is_there() {
     let folders =

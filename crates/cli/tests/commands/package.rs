@@ -40,10 +40,30 @@ fn every_command_has_a_manual_page_with_its_flags_and_examples() {
     let commands = commands();
     assert!(commands.len() > 8, "{commands:?}");
     for name in commands.iter().filter(|name| *name != "help") {
-        assert!(page(&format!("microslice-{name}")).contains(".SH SYNOPSIS"));
+        let page = page(&format!("microslice-{name}"));
+        for section in ["SYNOPSIS", "EXIT STATUS", "SEE ALSO"] {
+            assert!(
+                page.contains(&format!(".SH \"{section}\"")) || page.contains(&format!(".SH {section}\n")),
+                "{page}"
+            );
+        }
+        assert!(name == "symbols" || name == "testbed" || page.contains(".SH EXAMPLES\n.nf\n"), "{page}");
+        assert!(!page.contains("Examples:"), "{page}");
     }
     let run = page("microslice-run");
-    assert!(run.contains("micro") && run.contains("Examples:"), "{run}");
+    assert!(
+        run.contains(".SH FILES\n")
+            && run.contains("/etc/microslice.toml")
+            && run.contains("microslice\\-observe(1)"),
+        "{run}"
+    );
+    // Where man is installed: it has nothing to complain about.
+    let groff =
+        Command::new("groff").args(["-man", "-ww", "-z"]).arg(pages.path().join("microslice-run.1")).output();
+    assert!(
+        groff.is_ok_and(|output| output.stderr.is_empty())
+            || Command::new("groff").arg("-v").output().is_err()
+    );
     assert!(page("microslice").contains("microslice\\-run(1)"), "{}", page("microslice"));
     page("microslice-symbols-check");
 }
@@ -124,7 +144,7 @@ fn an_address_that_is_none_or_in_use_is_refused_in_one_line() {
 }
 
 /// Where a file of the package comes from, by its last words in `dpkg-deb --contents`.
-const FILES: [&str; 13] = [
+const FILES: [&str; 15] = [
     "./usr/bin/microslice",
     "./etc/microslice.toml",
     "./usr/share/microslice/critical/linux.toml",
@@ -133,12 +153,35 @@ const FILES: [&str; 13] = [
     "./usr/share/zsh/vendor-completions/_microslice",
     "./usr/share/fish/vendor_completions.d/microslice.fish",
     "./usr/share/doc/microslice/README.md",
+    "./usr/share/doc/microslice/docs/how-to/what-if-sample.json",
+    "./usr/share/microslice/scenarios/dedup-swaptions.toml",
     "/systemd/system/microslice.service",
     "/systemd/system/microslice-metrics.service",
     "/systemd/system/microslice-metrics.socket",
     "./usr/share/microslice/grafana/microslice.json",
     "./usr/share/microslice/prometheus/microslice.rules.yml",
 ];
+
+/// Links of pages in a folder, and of those in it, that lead nowhere.
+fn dead_links(folder: &Path) -> Vec<String> {
+    let mut dead = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            dead.extend(dead_links(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let text = std::fs::read_to_string(&path).expect("a page");
+            let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+            let local = targets.filter(|target| !target.is_empty() && !target.contains("://"));
+            dead.extend(
+                local
+                    .filter(|target| !folder.join(target).exists())
+                    .map(|to| format!("{}: {to}", path.display())),
+            );
+        }
+    }
+    dead
+}
 
 #[test]
 fn the_debian_package_has_all_its_files_and_lintian_finds_no_error_in_it() {
@@ -158,5 +201,8 @@ fn the_debian_package_has_all_its_files_and_lintian_finds_no_error_in_it() {
         control.contains("conffiles"),
         "an operator's changes to /etc/microslice.toml are kept: {control}"
     );
+    let content = folder.path().join("content");
+    said(Command::new("dpkg-deb").args(["--extract", package]).arg(&content));
+    assert_eq!(dead_links(&content.join("usr/share/doc/microslice")), [""; 0]);
     said(Command::new("lintian").args(["--allow-root", "--fail-on", "error", package]));
 }

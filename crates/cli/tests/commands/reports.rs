@@ -7,7 +7,7 @@ use microslice_host::interface::{
     AccelerationReturn, BoostStats, HostStats, Overtake, RequestFailure, VmStats, WaitStats,
 };
 use microslice_host::machine::cgroups::CpuLimits;
-use microslice_host::observe::{VcpuFigures, VmFigures, report as observe};
+use microslice_host::observe::{Stalls, VcpuFigures, VmFigures, report as observe};
 use microslice_host::output::holders::Stops;
 use microslice_host::output::monitoring::Reading;
 use microslice_host::run::RunReading;
@@ -93,6 +93,7 @@ fn beside_report(seconds: u64) -> beside::Report {
         state: String::new(),
         stats: vm.stats,
         boosts,
+        bound_ns: Some(10_000_000),
     };
     beside::Report {
         is_final: true,
@@ -138,6 +139,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         interrupts: [seconds * 11; InterruptKind::ALL.len()],
         interrupt_waits: [waits; InterruptKind::ALL.len()],
         shootdowns: waits,
+        stalls: Stalls { throttled_ns: seconds * S / 16, ..Stalls::default() },
     };
     let vm = observe::VmReport {
         name: "db-server".into(),

@@ -71,7 +71,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     let host = preflight::check_beside()?;
     check_real_time()?;
     for (name, path) in &settings.guests {
-        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+        kernels.open(path, path).map_err(|error| settings.refuse_kernel(name, &error))?;
     }
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
@@ -266,6 +266,7 @@ impl Beside<'_> {
             state: vm.state(),
             stats: self.programs.vm_stats(vm.kernel_side.slot),
             boosts: self.programs.boosts(vm.kernel_side.slot),
+            bound_ns: self.programs.bound_ns(vm.kernel_side.slot),
         });
         let is_unused = |slot: &u32| !self.guests.vms.contains_key(slot);
         let slots = (0..crate::interface::VMS_MAX).filter(is_unused);

@@ -3,7 +3,7 @@
 
 use crate::HostError;
 use crate::beside::helper::{Places, Requests, Told, wait_for};
-use crate::beside::waits::{OwnBounds, Waits};
+use crate::beside::waits::{Bounds, Waits};
 use crate::beside_skeleton::{BesideSkel, BesideSkelBuilder, types};
 use crate::bpf::events::{Event, parse_event};
 use crate::bpf::hooks::{Hooks, choose_programs};
@@ -51,7 +51,7 @@ pub struct Programs {
     vms: MappedArray,
     vcpus: MappedArray,
     vm_stats_of: MappedArray,
-    own_bounds: OwnBounds,
+    bounds: Bounds,
     hooks: Hooks,
     skeleton: BesideSkel<'static>,
 }
@@ -99,8 +99,8 @@ impl Programs {
         let vms = MappedArray::of(&skeleton.maps.vms)?;
         let vcpus = MappedArray::of(&skeleton.maps.vcpus)?;
         let vm_stats_of = MappedArray::of(&skeleton.maps.vm_stats_of)?;
-        let own_bounds = OwnBounds::new();
-        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, own_bounds, hooks, skeleton })
+        let bounds = Bounds::new(settings.max_wait().bound_ns());
+        Ok(Self { rings, events, records, recorder, vms, vcpus, vm_stats_of, bounds, hooks, skeleton })
     }
 
     /// Returns by what they see.
@@ -116,8 +116,13 @@ impl Programs {
         let vcpus = MappedArray::of(&maps.vcpus)?;
         let look = self.skeleton.progs.look_at_wait.as_fd().try_clone_to_owned();
         let look = look.map_err(|cause| HostError::broken(format!("a program's descriptor: {cause}")))?;
-        let waits = Waits::new(settings, self.own_bounds.clone(), pcpu_count, look);
+        let waits = Waits::new(settings, self.bounds.clone(), pcpu_count, look);
         BoostEvents::new(&ring, vcpus, MappedArray::of(&maps.taken_back_at)?, waits)
+    }
+
+    /// Returns for how long vCPUs of the VM in `slot` may wait now, in nanoseconds. `None`: for ever.
+    pub fn bound_ns(&self, slot: u32) -> Option<u64> {
+        self.bounds.in_force(slot)
     }
 
     /// Reads what has arrived in the rings, but for boosts. What was decided is recorded.
@@ -198,7 +203,7 @@ impl KernelSide for Programs {
 
     /// The helper is told of the VM's bound, too.
     fn set_vm_feed(&mut self, slot: u32, feed: &VmFeed) -> Result<(), HostError> {
-        self.own_bounds.set(slot, feed.max_wait_ns);
+        self.bounds.set(slot, feed.max_wait_ns);
         list::set_vm_feed(&self.skeleton.maps.vm_feeds, slot, feed)
     }
 }

@@ -37,6 +37,8 @@ pub struct VmBoosts {
     pub state: String,
     pub stats: VmStats,
     pub boosts: BoostStats,
+    /// For how long its vCPUs may wait now, in nanoseconds. `None`: for ever.
+    pub bound_ns: Option<u64>,
 }
 
 /// Counts of the helper.
@@ -212,6 +214,7 @@ impl Report {
             ">ran",
             ">wait p50",
             ">wait p99",
+            ">bound",
             ">preempted",
             ">requests",
             ">boosted",
@@ -229,6 +232,7 @@ impl Report {
                 format!("{:.1} s", vm.stats.ran_ns as f64 / 1e9),
                 us(50.0),
                 us(99.0),
+                vm.bound_ns.map_or("none".into(), |ns| format!("{} us", ns / 1000)),
                 add_up(&vm.stats.preemptions).to_string(),
                 add_up(&vm.boosts.requests).to_string(),
                 ran(&vm.boosts).to_string(),
@@ -323,6 +327,7 @@ fn vm_json(vm: &VmBoosts) -> Value {
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
+        "wait_bound_ns": vm.bound_ns,
     });
     merge(&mut object, counters_json(&vm.stats, &vm.boosts));
     object
@@ -351,6 +356,7 @@ mod tests {
             state: "slide 0x0".into(),
             stats: VmStats::new_zeroed(),
             boosts,
+            bound_ns: Some(25_000_000),
         };
         Report {
             is_final: true,
@@ -406,5 +412,24 @@ mod tests {
         for part in ["over_budget 3", "overtaken 2", "5 boosts, 5 taken back", "tlb_yield", "web"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn the_bound_in_force_is_shown_served_and_in_json() {
+        use crate::output::monitoring::Reading;
+        let mut report = report();
+        let bound = |report: &Report| {
+            let snapshot = report.snapshot();
+            snapshot.get(&microslice_metrics::figures::WAIT_BOUND, &["web"]).cloned()
+        };
+        assert!(report.to_text().contains("25000 us"), "{}", report.to_text());
+        assert_eq!(report.to_json()["vms"][0]["wait_bound_ns"], 25_000_000);
+        assert_eq!(report.view().vms[0].bound_ns, Some(25_000_000));
+        assert_eq!(bound(&report), Some(microslice_metrics::Value::Gauge(25e6)));
+        report.vms[0].bound_ns = None;
+        assert_eq!(
+            (bound(&report), report.to_json()["vms"][0]["wait_bound_ns"].clone()),
+            (None, Value::Null)
+        );
     }
 }

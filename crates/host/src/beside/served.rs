@@ -17,6 +17,9 @@ impl Reading for Report {
             put_vm(&mut snapshot, label, vm.vcpu_count, &vm.stats);
             put_hints(&mut snapshot, label, &vm.stats);
             snapshot.counter(&figures::LATE_WAITS, &[label], vm.boosts.late_waits);
+            if let Some(bound_ns) = vm.bound_ns {
+                snapshot.gauge(&figures::WAIT_BOUND, &[label], bound_ns as f64);
+            }
         }
         put_boosts(&mut snapshot, &self.total().1);
         snapshot.counter(&figures::PROGRAM_RUNS_LEFT_OUT, &[], self.recursion_misses.total());
@@ -29,6 +32,7 @@ impl Reading for Report {
             pid: vm.pid,
             guest: view::guest(vm.kernel.as_ref(), &vm.state),
             vcpu_count: vm.vcpu_count,
+            bound_ns: vm.bound_ns,
             ..view::counted(&vm.stats, add_up(&view::sums(&vm.boosts.boosts)))
         });
         View {

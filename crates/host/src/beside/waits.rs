@@ -27,31 +27,53 @@ use zerocopy::IntoBytes;
 /// How often new vCPUs are looked for, at most.
 const NEW_VCPUS: Duration = Duration::from_millis(100);
 
-/// Bounds that VMs have of their own, by slot: the daemon writes them, and the helper reads them. A slot's
-/// next VM may have those of its last one for a moment.
+/// Bounds, which the daemon and the helper tell each other.
 #[derive(Clone)]
-pub struct OwnBounds(Arc<[AtomicU64]>);
+pub struct Bounds(Arc<Shared>);
 
-impl OwnBounds {
-    pub fn new() -> Self {
-        Self((0..VMS_MAX).map(|_| AtomicU64::new(0)).collect())
+struct Shared {
+    /// Those that VMs have of their own, by slot: the daemon's. A slot's next VM may have those of its last
+    /// one for a moment.
+    own: Vec<AtomicU64>,
+    /// Of all others, and the least that all can have: the helper's, from its last look.
+    host_ns: AtomicU64,
+    least_ns: AtomicU64,
+}
+
+impl Bounds {
+    /// `host_ns`: until somebody has looked how many want to run.
+    pub fn new(host_ns: u64) -> Self {
+        let own = (0..VMS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Shared { own, host_ns: AtomicU64::new(host_ns), least_ns: AtomicU64::new(0) }))
     }
 
     /// `own_ns`: as `max_wait_of_vm_ns()` takes it.
     pub fn set(&self, slot: u32, own_ns: u64) {
-        if let Some(bound) = self.0.get(slot as usize) {
+        if let Some(bound) = self.0.own.get(slot as usize) {
             bound.store(own_ns, Ordering::Relaxed);
         }
     }
 
-    fn get(&self, slot: u32) -> u64 {
-        self.0.get(slot as usize).map_or(0, |bound| bound.load(Ordering::Relaxed))
+    fn own(&self, slot: u32) -> u64 {
+        self.0.own.get(slot as usize).map_or(0, |bound| bound.load(Ordering::Relaxed))
+    }
+
+    fn tell(&self, host_ns: u64, least_ns: u64) {
+        self.0.host_ns.store(host_ns, Ordering::Relaxed);
+        self.0.least_ns.store(least_ns, Ordering::Relaxed);
+    }
+
+    /// Returns for how long vCPUs of the VM in `slot` may wait now, in nanoseconds. `None`: for ever.
+    pub fn in_force(&self, slot: u32) -> Option<u64> {
+        let [host_ns, least_ns] =
+            [&self.0.host_ns, &self.0.least_ns].map(|bound| bound.load(Ordering::Relaxed));
+        Some(max_wait_of_vm_ns(self.own(slot), host_ns, least_ns)).filter(|bound_ns| *bound_ns > 0)
     }
 }
 
 /// The looks of one host.
 pub struct Waits {
-    own: OwnBounds,
+    bounds: Bounds,
     micro_slice_ns: u64,
     /// How long vCPUs of other VMs may wait at least, and for each that wants to run and that a pCPU has.
     least_ns: u64,
@@ -68,10 +90,10 @@ pub struct Waits {
 }
 
 impl Waits {
-    pub fn new(settings: &Settings, own: OwnBounds, pcpu_count: u32, program: OwnedFd) -> Self {
+    pub fn new(settings: &Settings, bounds: Bounds, pcpu_count: u32, program: OwnedFd) -> Self {
         let least_ns = settings.max_wait().bound_ns();
         Self {
-            own,
+            bounds,
             micro_slice_ns: settings.micro_slice_us * 1000,
             least_ns,
             each_ns: settings.max_wait().each_ns(settings.micro_slice_us),
@@ -95,7 +117,8 @@ impl Waits {
             else {
                 continue;
             };
-            let bound_ns = max_wait_of_vm_ns(self.own.get(vcpu.vm), self.host_bound_ns, self.least_bound_ns);
+            let bound_ns =
+                max_wait_of_vm_ns(self.bounds.own(vcpu.vm), self.host_bound_ns, self.least_bound_ns);
             if bound_ns == 0 {
                 continue;
             }
@@ -144,6 +167,7 @@ impl Waits {
         let wanting = self.slots.iter().filter(wants).count() as u32;
         self.host_bound_ns = max_wait_shared_ns(self.least_ns, self.each_ns, wanting, self.pcpu_count);
         self.least_bound_ns = max_wait_least_now_ns(self.micro_slice_ns, wanting, self.pcpu_count);
+        self.bounds.tell(self.host_bound_ns, self.least_bound_ns);
     }
 
     /// The kernel side looks once more, and asks for it if it is due.
@@ -163,5 +187,22 @@ impl Waits {
         // SAFETY: the kernel reads as many bytes as said, of what lives until the call returns. It writes to
         // the options only. Should it refuse, the next look asks again.
         let _ = unsafe { bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use microslice_policy::MAX_WAIT_NEVER;
+
+    #[test]
+    fn a_bound_in_force_is_the_hosts_or_its_own() {
+        let bounds = Bounds::new(10_000_000);
+        assert_eq!(bounds.in_force(0), Some(10_000_000));
+        bounds.set(1, 5_000_000);
+        bounds.set(2, MAX_WAIT_NEVER);
+        bounds.tell(25_000_000, 8_000_000);
+        assert_eq!([0, 1, 2].map(|slot| bounds.in_force(slot)), [Some(25_000_000), Some(8_000_000), None]);
+        assert_eq!((Bounds::new(0).in_force(0), bounds.in_force(VMS_MAX)), (None, Some(25_000_000)));
     }
 }

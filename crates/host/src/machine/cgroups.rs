@@ -190,6 +190,38 @@ impl CpuController {
             text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()?;
         used_us.checked_mul(1_000)
     }
+
+    /// Returns the cgroup that a thread's CPU time is counted for, relative to the root. `task`: the thread's
+    /// folder in `/proc`.
+    pub fn cgroup_of(&self, task: &Path) -> Option<PathBuf> {
+        let text = std::fs::read_to_string(task.join("cgroup")).ok()?;
+        Some(self.named_in(&text)?.trim_start_matches('/').into())
+    }
+
+    /// Returns for how long a cgroup's own limit has kept its tasks off CPUs, as a sum over CPUs, in
+    /// nanoseconds. `None`: it has no limit, or is gone.
+    pub fn throttled_ns(&self, folder: &Path) -> Option<u64> {
+        let quota_file = if self.is_first { "cpu.cfs_quota_us" } else { "cpu.max" };
+        let folder = self.weights.join(folder);
+        let quota = std::fs::read_to_string(folder.join(quota_file)).ok()?;
+        // Without a limit it is "max", or -1.
+        quota.split_whitespace().next()?.parse::<u64>().ok()?;
+        throttled(&folder.join("cpu.stat"))
+    }
+
+    /// Returns the same of the tasks in this cgroup itself, whichever level's limit it was. `None`: that
+    /// isn't counted (before Linux 6.6).
+    pub fn throttled_local_ns(&self, folder: &Path) -> Option<u64> {
+        throttled(&self.weights.join(folder).join("cpu.stat.local"))
+    }
+}
+
+/// Reads a counter of throttled time, in nanoseconds. Version 1 has it in nanoseconds already.
+fn throttled(file: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let count = |key: &str| text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse::<u64>().ok();
+    let of_version_two = count("throttled_usec ").and_then(|us| us.checked_mul(1_000));
+    of_version_two.or_else(|| count("throttled_time "))
 }
 
 /// The scope of the machine that a cgroup lies in, or else the cgroup, and all that it lies in but the root:
@@ -297,6 +329,29 @@ pub(crate) mod tests {
         }
         let of_machine: Vec<_> = machine_and_outer(CGROUP).collect();
         assert_eq!(of_machine, [Path::new("machine.slice/machine-a.scope"), Path::new("machine.slice")]);
+    }
+
+    #[test]
+    fn throttled_time_is_that_of_a_limit() {
+        let mount = mount_with(&[
+            ("a/cpu.max", "50000 100000\n"),
+            ("a/cpu.stat", "usage_usec 7\nnr_throttled 2\nthrottled_usec 5\n"),
+            ("a/b/cpu.max", "max 100000\n"),
+            ("a/b/cpu.stat", "throttled_usec 9\n"),
+            ("a/b/cpu.stat.local", "throttled_usec 4\n"),
+            ("cpu/c/cpu.cfs_quota_us", "50000\n"),
+            ("cpu/c/cpu.stat", "nr_periods 3\nthrottled_time 11\n"),
+            ("cpu/d/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/d/cpu.stat", "throttled_time 11\n"),
+        ]);
+        let of = |is_first, folder: &str| {
+            CpuController::below(mount.path(), is_first).throttled_ns(Path::new(folder))
+        };
+        assert_eq!((of(false, "a"), of(false, "a/b"), of(false, "gone")), (Some(5_000), None, None));
+        assert_eq!((of(true, "c"), of(true, "d")), (Some(11), None));
+        let second = CpuController::below(mount.path(), false);
+        assert_eq!(second.throttled_local_ns(Path::new("a/b")), Some(4_000));
+        assert_eq!(second.throttled_local_ns(Path::new("a")), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::bpf::counters::{Counters, add_up, difference, sum};
 use crate::interface::{ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
+use crate::observe::stalls::Stalls;
 use crate::output::holders::Stops;
 use microslice_metrics::Histogram;
 use microslice_policy::{Coded, GuestClass, InterruptKind, VcpuState};
@@ -151,6 +152,8 @@ pub struct VmFigures {
     pub interrupts: [u64; KINDS],
     pub interrupt_waits: [WaitStats; KINDS],
     pub shootdowns: WaitStats,
+    /// Its waits that aren't for other tasks.
+    pub stalls: Stalls,
 }
 
 impl VmFigures {
@@ -177,6 +180,26 @@ impl VmFigures {
         percent(self.total(|vcpu| vcpu.ready_ns), self.total(|vcpu| vcpu.observed_ns))
     }
 
+    /// Returns the part of the time ready that `cpu.max` took, in nanoseconds.
+    pub fn rested_ns(&self) -> u64 {
+        self.stalls.throttled_ns.min(self.total(|vcpu| vcpu.ready_ns))
+    }
+
+    /// Returns [`Self::rested_ns`] in per cent, as [`Self::ready_percent`].
+    pub fn rested_percent(&self) -> f64 {
+        percent(self.rested_ns(), self.total(|vcpu| vcpu.observed_ns))
+    }
+
+    /// Returns how much of the time its VMM kept it from running, in per cent.
+    pub fn paused_percent(&self) -> f64 {
+        percent(self.stalls.paused_ns, self.seen_ns()).min(100.0)
+    }
+
+    /// Returns for how long it was seen, in nanoseconds: whichever of its vCPUs longest.
+    fn seen_ns(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| vcpu.observed_ns).max().unwrap_or(0)
+    }
+
     /// Returns by how much its vCPUs' waits differ: the longest sum less the shortest, in nanoseconds. ESX
     /// bounds this, and shows what that costs as co-stop.
     pub fn skew_ns(&self) -> u64 {
@@ -186,7 +209,7 @@ impl VmFigures {
 
     /// Returns [`Self::skew_ns`] in per cent of the time that its vCPUs were seen, of whichever longest.
     pub fn skew_percent(&self) -> f64 {
-        percent(self.skew_ns(), self.vcpus.iter().map(|vcpu| vcpu.observed_ns).max().unwrap_or(0))
+        percent(self.skew_ns(), self.seen_ns())
     }
 
     /// The mean of the steal time that its guest was told. `None` if none of its vCPUs has asked.
@@ -231,6 +254,7 @@ impl VmFigures {
                 self.interrupt_waits[kind].since(&before.interrupt_waits[kind])
             }),
             shootdowns: self.shootdowns.since(&before.shootdowns),
+            stalls: self.stalls.since(&before.stalls),
         }
     }
 }
@@ -316,6 +340,7 @@ mod tests {
             interrupts: [0; KINDS],
             interrupt_waits: [waits(&[], 0, 0); KINDS],
             shootdowns: waits(&[], 0, 0),
+            stalls: Stalls::default(),
         };
         let apart = of(vec![waited(2_000), waited(500), waited(1_000)]);
         assert_eq!((apart.skew_ns(), apart.skew_percent()), (1_500, 15.0));
@@ -344,6 +369,7 @@ mod tests {
                 interrupts: [3; KINDS],
                 interrupt_waits: [waits(&[], 0, 0); KINDS],
                 shootdowns: waits(&[], 0, 0),
+                stalls: Stalls::default(),
             }
         };
         let later = figures(900, 5_000).since(&figures(400, 2_000));

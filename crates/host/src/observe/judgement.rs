@@ -1,8 +1,9 @@
-//! One line per VM in plain words: what it loses by waiting.
+//! One line per VM in plain words: what it loses by waiting, and for whom.
 
 use crate::bpf::counters::add_up;
 use crate::interface::WaitStats;
 use crate::observe::figures::VmFigures;
+use crate::observe::report::VmReport;
 use microslice_metrics::Unit;
 use microslice_policy::{Coded, GuestClass, class_is_critical};
 
@@ -11,17 +12,20 @@ const WORTH_A_WORD_NS: u64 = 1_000_000;
 /// Operators of other hypervisors look closer from 5 % ready on, and act from 10 % on (`%RDY`).
 const MUCH_PERCENT: f64 = 10.0;
 const SOME_PERCENT: f64 = 5.0;
+/// A limit is worth a word from here on.
+const LIMITED_PERCENT: f64 = 0.5;
 
-/// `has_classes`: what the guest was doing is known.
-pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -> String {
+pub fn judge(vm: &VmReport, seconds: f64) -> String {
     let seconds = seconds.max(f64::MIN_POSITIVE);
-    let ready = figures.ready_percent();
-    let mut parts = vec![match ready {
-        _ if ready >= MUCH_PERCENT => format!("{ready:.0} % ready, which is much"),
-        _ if ready >= SOME_PERCENT => format!("{ready:.0} % ready, which is worth a look"),
-        _ if ready >= 0.05 => format!("{ready:.1} % ready"),
-        _ => "hardly ever waits for a pCPU".to_owned(),
-    }];
+    let figures = &vm.figures;
+    let mut parts = vec![ready(figures)];
+    if figures.stalls.paused_ns > 0 {
+        let paused = Unit::Nanoseconds.show(figures.stalls.paused_ns as f64);
+        parts.push(format!("its VMM had it paused for {paused}"));
+    }
+    if !vm.affinity.is_empty() && figures.ready_percent() >= SOME_PERCENT {
+        parts.push(format!("it may run on {} of the host's pCPUs only", vm.affinity.len()));
+    }
     let skew = figures.skew_percent();
     if skew >= SOME_PERCENT {
         parts.push(format!("its vCPUs drift apart by {skew:.0} % of the time"));
@@ -29,14 +33,35 @@ pub fn judge(name: &str, figures: &VmFigures, has_classes: bool, seconds: f64) -
     parts.extend(waits_a_second("shootdowns", &figures.shootdowns, seconds, "for preempted vCPUs"));
     let sent = figures.sent_interrupt_waits();
     parts.extend(waits_a_second("interrupts", &sent, seconds, "for a vCPU without a pCPU"));
-    if has_classes {
+    if vm.has_classes {
         parts.extend(critical_turns(figures, seconds));
     }
     let spins = add_up(&figures.spins());
     if rate(spins, seconds) >= 1.0 {
         parts.push(format!("spins {} times a second", a_second(spins, seconds)));
     }
-    format!("{name}: {}", parts.join("; "))
+    format!("{}: {}", vm.name, parts.join("; "))
+}
+
+/// Says how much it waited for CPUs, and how much of that for its own limit.
+fn ready(figures: &VmFigures) -> String {
+    let (ready, limited) = (figures.ready_percent(), figures.rested_percent());
+    let contended = ready - limited;
+    let rating = match contended {
+        _ if contended >= MUCH_PERCENT => ", which is much",
+        _ if contended >= SOME_PERCENT => ", which is worth a look",
+        _ => "",
+    };
+    match figures.stalls.limited_by().filter(|_| limited >= LIMITED_PERCENT) {
+        Some(cgroup) => format!(
+            "{ready:.0} % ready: {limited:.0} % limited by cpu.max of {}, which no scheduler changes, and \
+             {contended:.0} % contended{rating}",
+            cgroup.display()
+        ),
+        None if ready >= SOME_PERCENT => format!("{ready:.0} % ready{rating}"),
+        None if ready >= 0.05 => format!("{ready:.1} % ready"),
+        None => "hardly ever waits for a pCPU".to_owned(),
+    }
 }
 
 /// Counts the turns that ended in critical code.

@@ -12,9 +12,11 @@ mod programs;
 pub mod report;
 mod sampler;
 mod served;
+mod stalls;
 
 pub use figures::{VcpuFigures, VmFigures};
 pub use sampler::Sampler;
+pub use stalls::Stalls;
 
 use crate::HostError;
 use crate::bpf::program_costs::Measuring;
@@ -29,6 +31,7 @@ use crate::settings::Settings;
 use crate::shares::weights::{Weighed, weights};
 use programs::Programs;
 use report::{Report, VmReport};
+use stalls::StallWatch;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -90,7 +93,7 @@ fn run_answering(
     let mut kernels = GuestKernels::of(settings.catalogue()?).naming_functions();
     let host = preflight::check_observer()?;
     for (name, path) in &settings.guests {
-        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+        kernels.open(path, path).map_err(|error| settings.refuse_kernel(name, &error))?;
     }
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;
@@ -108,6 +111,7 @@ fn run_answering(
     let mut observer = Observer {
         guests,
         gone: Vec::new(),
+        stalls: StallWatch::of_host(),
         _measuring: measuring,
         measures: settings.program_costs,
         programs,
@@ -158,6 +162,7 @@ pub fn instruction_counts(settings: &Settings) -> Result<Vec<(String, u32)>, Hos
 struct Observer<'s> {
     guests: Guests<'s>,
     gone: Vec<VmReport>,
+    stalls: StallWatch,
     _measuring: Option<Measuring>,
     measures: bool,
     programs: Programs,
@@ -254,14 +259,15 @@ impl Observer<'_> {
         }
     }
 
-    fn answer(&self) {
-        for reply in self.questions.iter().flat_map(Receiver::try_iter) {
+    fn answer(&mut self) {
+        let replies: Vec<_> = self.questions.iter().flat_map(Receiver::try_iter).collect();
+        for reply in replies {
             // Whoever asked may have gone.
             let _ = reply.try_send(self.all_seen(false));
         }
     }
 
-    fn present(&self) -> Vec<VmReport> {
+    fn present(&mut self) -> Vec<VmReport> {
         let vms = self.guests.vms.values();
         let weights =
             weights(&vms.map(|vm| Weighed { place: &vm.place, is_active: true }).collect::<Vec<_>>());
@@ -279,7 +285,10 @@ impl Observer<'_> {
             missed: Vec::new(),
             figures: self.programs.figures(vm.kernel_side.slot),
         };
-        self.guests.vms.values().zip(weights).map(of).collect()
+        let mut present: Vec<VmReport> = self.guests.vms.values().zip(weights).map(of).collect();
+        let figures = present.iter_mut().map(|vm| (vm.pid, vm.generation, &mut vm.figures));
+        self.stalls.look(figures, Instant::now());
+        present
     }
 
     /// Returns the VMs of `before` that aren't there now.
@@ -310,11 +319,13 @@ impl Observer<'_> {
         }
     }
 
-    fn all_seen(&self, is_final: bool) -> Report {
+    fn all_seen(&mut self, is_final: bool) -> Report {
+        let present = self.present();
+        let vms = self.gone.iter().cloned().chain(present).collect();
         Report {
             is_final,
             seconds: self.started.elapsed().as_secs_f64(),
-            vms: self.gone.iter().cloned().chain(self.present()).collect(),
+            vms,
             hooks: self.programs.hooks().clone(),
             recursion_misses: self.programs.recursion_misses(),
             programs: self.measures.then(|| self.programs.program_costs()),

@@ -18,6 +18,7 @@ use crate::interface::{
 use crate::machine::clock::monotonic_ns;
 use crate::machine::preflight::Host;
 use crate::observe::figures::{VcpuFigures, VmFigures};
+use crate::observe::stalls::Stalls;
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
 use crate::output::holders::Stops;
 use crate::output::tracer::TraceQueue;
@@ -122,7 +123,7 @@ impl Programs {
         bss.host_stats.traces_dropped
     }
 
-    /// Returns the figures of the VM in `slot`, from when it came up to now.
+    /// Returns the figures of the VM in `slot`, from when it came up to now, without stalls.
     pub fn figures(&self, slot: u32) -> VmFigures {
         let core: Vm = self.vms.get(slot).unwrap_or_default();
         let seen: ObservedVm = self.vms.get_last(slot).unwrap_or_else(ObservedVm::new_zeroed);
@@ -136,6 +137,7 @@ impl Programs {
             interrupts: seen.interrupts,
             interrupt_waits: seen.interrupt_waits,
             shootdowns: seen.shootdowns,
+            stalls: Stalls::default(),
         }
     }
 

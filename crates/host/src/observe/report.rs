@@ -46,7 +46,7 @@ impl VmReport {
 
     /// One line in plain words.
     pub fn judgement(&self, seconds: f64) -> String {
-        judgement::judge(&self.name, &self.figures, self.has_classes, seconds)
+        judgement::judge(self, seconds)
     }
 }
 
@@ -118,6 +118,11 @@ impl Report {
             "judgement": vm.judgement(self.seconds),
             "ready_percent": figures.ready_percent(),
             "ready_time_ns": figures.total(|vcpu| vcpu.ready_ns),
+            "rested_percent": figures.rested_percent(),
+            "rested_time_ns": figures.rested_ns(),
+            "limited_by": figures.stalls.limited_by(),
+            "paused_percent": figures.paused_percent(),
+            "paused_time_ns": figures.stalls.paused_ns,
             "skew_percent": figures.skew_percent(),
             "skew_time_ns": figures.skew_ns(),
             "cpu_time_ns": figures.total(|vcpu| vcpu.ran_ns),
@@ -185,6 +190,8 @@ impl Report {
             ">vcpus",
             ">pCPUs had",
             ">ready",
+            ">limited",
+            ">paused",
             ">skew",
             ">steal",
             ">waits/s",
@@ -201,9 +208,11 @@ impl Report {
                 vm.pid.to_string(),
                 figures.vcpus.len().to_string(),
                 format!("{:.2}", figures.total(|vcpu| vcpu.ran_ns) as f64 / 1e9 / self.seconds),
-                format!("{:.1} %", figures.ready_percent()),
-                format!("{:.1} %", figures.skew_percent()),
-                figures.steal_percent().map_or("-".into(), |percent| format!("{percent:.1} %")),
+                percent(figures.ready_percent()),
+                percent(figures.rested_percent()),
+                percent(figures.paused_percent()),
+                percent(figures.skew_percent()),
+                figures.steal_percent().map_or("-".into(), percent),
                 self.rate(waits.count()),
                 p50,
                 p99,
@@ -300,6 +309,10 @@ impl Report {
     }
 }
 
+fn percent(of: f64) -> String {
+    format!("{of:.1} %")
+}
+
 fn missed_json(missed: &[(String, u64)]) -> Vec<Value> {
     missed.iter().map(|(function, count)| json!({"function": function, "stops": count})).collect()
 }
@@ -359,6 +372,7 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 pub(crate) mod tests {
     use super::*;
     use crate::interface::KvmVendor;
+    use crate::observe::Stalls;
     use crate::output::holders::Stops;
     use microslice_policy::Coded;
     use zerocopy::FromZeros;
@@ -393,6 +407,7 @@ pub(crate) mod tests {
             interrupts: [5; 5],
             interrupt_waits: [WaitStats::new_zeroed(); 5],
             shootdowns,
+            stalls: Stalls::default(),
         };
         let vm = VmReport {
             name: "<web>".into(),
@@ -427,6 +442,44 @@ pub(crate) mod tests {
              10 turns a second (25 %) end in critical code, 10 holding a lock"
         );
         assert!(!report(false).vms[0].judgement(1.0).contains("critical"));
+    }
+
+    fn stalled(throttled_ns: u64, paused_ns: u64) -> VmReport {
+        let mut vm = report(false).vms.remove(0);
+        vm.figures.shootdowns = WaitStats::new_zeroed();
+        let by_cgroup = [("machine.slice/a.scope".into(), throttled_ns)].into();
+        vm.figures.stalls = Stalls { throttled_ns, by_cgroup, paused_ns };
+        vm
+    }
+
+    #[test]
+    fn the_judgement_tells_limited_from_contended() {
+        assert_eq!(
+            stalled(120_000_000, 0).judgement(1.0),
+            "<web>: 14 % ready: 12 % limited by cpu.max of machine.slice/a.scope, which no scheduler changes, \
+             and 2 % contended"
+        );
+        assert!(stalled(20_000_000, 0).judgement(1.0).ends_with("and 12 % contended, which is much"));
+        assert_eq!(stalled(900_000, 0).judgement(1.0), "<web>: 14 % ready, which is much");
+        let json = Report { vms: vec![stalled(900_000_000, 0)], ..report(true) }.to_json();
+        let vm = &json["vms"][0];
+        assert_eq!(
+            (&vm["rested_time_ns"], &vm["limited_by"]),
+            (&json!(140_000_000), &json!("machine.slice/a.scope"))
+        );
+    }
+
+    #[test]
+    fn the_judgement_says_that_a_vm_was_paused() {
+        let judgement = stalled(0, 300_000_000).judgement(1.0);
+        assert!(judgement.ends_with("; its VMM had it paused for 300 ms"), "{judgement}");
+        assert!(!stalled(0, 0).judgement(1.0).contains("paused"));
+    }
+
+    #[test]
+    fn a_pinned_vm_that_waits_is_said_to_be_pinned() {
+        let pinned = VmReport { affinity: vec![0, 1], ..stalled(0, 0) };
+        assert!(pinned.judgement(1.0).ends_with("; it may run on 2 of the host's pCPUs only"));
     }
 
     #[test]

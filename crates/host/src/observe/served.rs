@@ -56,6 +56,8 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
     snapshot.gauge(&figures::VCPUS, &[vm], seen.vcpus.len() as f64);
     snapshot.counter(&figures::CPU_TIME, &[vm], seen.total(|vcpu| vcpu.ran_ns));
     snapshot.counter(&figures::READY_TIME, &[vm], seen.total(|vcpu| vcpu.ready_ns));
+    snapshot.counter(&figures::RESTED_TIME, &[vm], seen.rested_ns());
+    snapshot.counter(&figures::PAUSED_TIME, &[vm], seen.stalls.paused_ns);
     snapshot.gauge(&figures::SKEW_TIME, &[vm], seen.skew_ns() as f64);
     if seen.vcpus.iter().any(|vcpu| vcpu.steal_ns.is_some()) {
         let steal_ns = seen.total(|vcpu| vcpu.steal_ns.unwrap_or(0));
@@ -122,7 +124,7 @@ mod tests {
         report.vms[0].figures.stops = crate::output::holders::Stops::of_each(1);
         let text = microslice_metrics::openmetrics::of_snapshot(&report.snapshot());
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
-        assert_eq!(lines.count(), 78);
+        assert_eq!(lines.count(), 80);
     }
 
     #[test]

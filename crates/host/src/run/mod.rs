@@ -91,7 +91,7 @@ pub fn run(
     settings.queue_domains(&host.topology)?;
     // Images that the operator named must be good; those that VMMs name may not be.
     for (name, path) in &settings.guests {
-        kernels.open(path, path).map_err(|error| HostError::refused(format!("guest {name:?}: {error}")))?;
+        kernels.open(path, path).map_err(|error| settings.refuse_kernel(name, &error))?;
     }
     refuse_unknown_names(settings)?;
     let listener = settings.metrics_listener()?;

@@ -131,6 +131,9 @@ impl Settings {
                 None => format!("{place}: {}", error.message()),
             }
         })?;
+        if let Some(offset) = nameless_vm(document.get_ref()) {
+            return Err(format!("{}: [vm.\"\"]: a VM needs a name", at(offset)));
+        }
         values.settings(places)
     }
 }
@@ -258,6 +261,12 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
 }
 
+/// Returns where the table of a VM with an empty name begins.
+fn nameless_vm(document: &DeTable<'_>) -> Option<usize> {
+    let DeValue::Table(vms) = document.get("vm")?.get_ref() else { return None };
+    vms.iter().find(|(key, _)| key.get_ref().is_empty()).map(|(key, _)| key.span().start)
+}
+
 /// `FILE:line:column` of every value, by its key (`slice-us`, `vm.web.weight`).
 fn places(name: &str, text: &str, document: &DeTable<'_>) -> BTreeMap<String, String> {
     let mut offsets = Vec::new();
@@ -275,6 +284,10 @@ fn collect(table: &DeTable<'_>, above: &str, offsets: &mut Vec<(usize, String)>)
         match value.get_ref() {
             DeValue::Table(inner) if above.matches('.').count() < DEEPEST => {
                 collect(inner, &format!("{path}."), offsets);
+                // Where a value should be; tables of VMs have keys.
+                if path != "vm" && above != "vm." {
+                    offsets.push((value.span().start, path));
+                }
             }
             _ => offsets.push((value.span().start, path)),
         }
@@ -410,10 +423,37 @@ mod tests {
                 "[vm.web]\nmax-wait = 10",
                 "my.toml:2:12: vm.web.max-wait 10: must be a time such as 10ms, or none",
             ),
+            (
+                "[vm]\nmax-wait = \"5ms\"",
+                "my.toml:2:12: vm.max-wait \"5ms\": must be one table, such as [vm.web]",
+            ),
+            (
+                "[[vm.web]]\nmax-wait = \"5ms\"",
+                "my.toml:1:1: vm.web [[vm.web]]: must be one table, such as [vm.web]",
+            ),
+            ("max-wait = {}", "my.toml:1:12: max-wait {}: must be a time such as 10ms, auto or none"),
+            ("vm = 3", "my.toml:1:6: vm 3: must be a table for each VM, such as [vm.web]"),
+            (
+                "[vm.web]\nkernel = 3",
+                "my.toml:2:10: vm.web.kernel 3: must be the path of an image, in quotes",
+            ),
+            ("\n[vm.\"\"]\nweight = 3", "my.toml:2:5: [vm.\"\"]: a VM needs a name"),
             ("[vm.web]\nmax-wait = \"9us\"", "my.toml:2:12: vm.web.max-wait: \"9us\" isn't 1ms to 1s"),
         ] {
             assert_eq!(read_text(text).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn an_unreadable_image_is_named_with_its_place() {
+        let mut settings = read_text("[vm.web]\nkernel = \"/none\"").unwrap();
+        let cause = HostError::refused("/none: gone");
+        assert_eq!(
+            settings.refuse_kernel("web", &cause).to_string(),
+            "my.toml:2:10: vm.web.kernel: /none: gone"
+        );
+        settings.guests_must_run.push("web".into());
+        assert_eq!(settings.refuse_kernel("web", &cause).to_string(), "--guest web: /none: gone");
     }
 
     #[test]

@@ -69,17 +69,18 @@ impl std::str::FromStr for MaxWait {
             "auto" => return Ok(Self::Auto),
             _ => {}
         }
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
         let (number, unit) = text.split_at(digits);
         let unit_ns = match unit.trim_start() {
-            "us" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
+            "us" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
             _ => return Err(format!("{text:?} is neither a time such as 10ms, nor auto or none")),
         };
-        let ns = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ns));
+        // A number that is too large stays so.
+        let ns = number.parse::<f64>().map(|number| (number * unit_ns).round() as u64);
         match ns {
-            Some(ns) if (u64::from(MAX_WAIT_LEAST_NS)..=u64::from(MAX_WAIT_MOST_NS)).contains(&ns) => {
+            Ok(ns) if (u64::from(MAX_WAIT_LEAST_NS)..=u64::from(MAX_WAIT_MOST_NS)).contains(&ns) => {
                 Ok(Self::Of(Duration::from_nanos(ns)))
             }
             _ => Err(format!("{text:?} isn't 1ms to 1s")),
@@ -143,6 +144,7 @@ mod tests {
     fn bounds_are_from_a_millisecond_to_a_second() {
         let ns = |text: &str| text.parse::<MaxWait>().map(MaxWait::bound_ns);
         assert_eq!(ns("10ms"), Ok(10_000_000));
+        assert_eq!((ns("1.5ms"), ns("5 ms"), ns("0.25s")), (Ok(1_500_000), Ok(5_000_000), Ok(250_000_000)));
         assert_eq!((ns("1500 us"), ns("1s"), ns("none")), (Ok(1_500_000), Ok(1_000_000_000), Ok(0)));
         assert_eq!((ns("auto"), MaxWait::Auto.each_ns(100)), (Ok(10_000_000), 5_000_000));
         assert_eq!("10ms".parse().map(|bound: MaxWait| bound.each_ns(100)), Ok(200_000));
@@ -152,6 +154,7 @@ mod tests {
             ("99999999999999999999s", "\"99999999999999999999s\" isn't 1ms to 1s"),
             ("10", "\"10\" is neither a time such as 10ms, nor auto or none"),
             ("-1ms", "\"-1ms\" is neither a time such as 10ms, nor auto or none"),
+            ("1.2.3ms", "\"1.2.3ms\" isn't 1ms to 1s"),
             ("ms", "\"ms\" isn't 1ms to 1s"),
             ("10 bananas", "\"10 bananas\" is neither a time such as 10ms, nor auto or none"),
         ] {

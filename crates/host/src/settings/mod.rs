@@ -281,6 +281,11 @@ pub(crate) fn allowed(key: &str) -> Option<String> {
         "micro-cpus" => "must be a number or `auto`".to_owned(),
         "micro-cpus-limit" => "must be a number of CPUs".to_owned(),
         "normal-cpus" => "must be a list of CPUs such as 0-3,8".to_owned(),
+        "vm" => "must be a table for each VM, such as [vm.web]".to_owned(),
+        word if of_vm.is_none() && word.starts_with("vm.") => {
+            "must be one table, such as [vm.web]".to_owned()
+        }
+        "kernel" if of_vm.is_some() => "must be the path of an image, in quotes".to_owned(),
         "max-wait" if of_vm.is_some() => "must be a time such as 10ms, or none".to_owned(),
         "max-wait" => "must be a time such as 10ms, auto or none".to_owned(),
         "metrics-listen" => "must be text: unix:/PATH, IP:PORT, or off".to_owned(),
@@ -300,6 +305,14 @@ impl Settings {
             }
             None => format!("--{key}"),
         }
+    }
+
+    /// Refuses the kernel image that was named for a VM.
+    pub(crate) fn refuse_kernel(&self, vm: &str, cause: &HostError) -> HostError {
+        let key = format!("vm.{vm}.kernel");
+        let place = self.places.get(&key).filter(|_| !self.guests_must_run.iter().any(|name| name == vm));
+        let called = place.map_or_else(|| format!("--guest {vm}"), |place| format!("{place}: {key}"));
+        HostError::refused(format!("{called}: {cause}"))
     }
 
     fn refuse(&self, key: &str, value: impl std::fmt::Display) -> HostError {

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::progress::ProgressLine;
 use clap::Args;
+#[cfg(feature = "host")]
 use microslice_host::guests::memory_slots;
 use microslice_symbols::memory::process::{self, ProcessMemory};
 use microslice_symbols::memory::{self, MemoryKernel, ScanLimits};
@@ -168,6 +169,16 @@ fn counters(memory: &ProcessMemory, found: &MemoryKernel) -> CountersNow {
     let symbols = symbols.map_err(|name| format!("its kernel names no {name}"))?;
     let found = symbols.find(memory, found.slide)?;
     Ok(found.counters.into_iter().map(|counter| (counter, counter.read(memory))).collect())
+}
+
+/// Stands in for what KVM says.
+#[cfg(not(feature = "host"))]
+mod memory_slots {
+    use microslice_symbols::memory::process::MemorySlot;
+
+    pub fn of_process(_pid: u32) -> Result<Vec<MemorySlot>, &'static str> {
+        Err("this program has the simulator alone")
+    }
 }
 
 /// KVM's memory slots; where they can't be had, the mappings and why.

@@ -52,6 +52,8 @@ pub struct VmView {
     pub ran_ns: u64,
     pub ready_ns: u64,
     pub waits: Waits,
+    /// For how long its vCPUs may wait now, in nanoseconds; only `beside` knows it.
+    pub bound_ns: Option<u64>,
     /// Its accelerations, under `run` and `beside`.
     pub accelerations: Option<u64>,
     /// Turns that the host ended, by what the guest was doing.

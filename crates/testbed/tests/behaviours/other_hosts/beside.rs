@@ -3,8 +3,8 @@
 
 use super::monitoring::prometheus_takes_what_is_served;
 use super::observe::{
-    a_profile_holds_what_was_seen, switches_are_traced, users_without_rights_are_refused,
-    what_overcommit_costs_is_seen,
+    a_profile_holds_what_was_seen, limited_contended_and_paused_vms_are_told_apart, switches_are_traced,
+    users_without_rights_are_refused, what_overcommit_costs_is_seen,
 };
 use crate::common::{
     PATIENCE, assert_alive, assert_few_runs_were_left_out, boosts_by, count, hints, on_machine, refusal,
@@ -283,6 +283,17 @@ fn on_6_18_what_overcommit_costs_is_seen() {
 #[ignore = "61 s; 6.1 and 6.18 stand for what lies between them: make test-long"]
 fn on_6_12_what_overcommit_costs_is_seen() {
     on("6.12", |host, _| what_overcommit_costs_is_seen(host));
+}
+
+#[test]
+fn on_6_18_limited_contended_and_paused_vms_are_told_apart() {
+    on("6.18", limited_contended_and_paused_vms_are_told_apart);
+}
+
+#[test]
+#[ignore = "the same as on 6.18, without cpu.stat.local, which a unit test leaves out, too: make test-long"]
+fn on_debian_12_limited_contended_and_paused_vms_are_told_apart() {
+    on(DEBIAN_12, limited_contended_and_paused_vms_are_told_apart);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::beside::{start, stop};
 use crate::common::{Trace, count, print, refusal, reports, run, seconds, stand_still, statistics_from};
 use microslice_metrics::profile::{HostProfile, Profile};
-use microslice_testbed::{Host, Process, built_binary};
+use microslice_testbed::{Guest, Host, Process, built_binary};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -206,6 +206,72 @@ pub fn a_profile_holds_what_was_seen(host: &Host) {
     let output = simulate.arg(&file).output().expect("run");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("shootdown_p50"), "{output:?}");
+}
+
+/// A figure of the VM `a` in all reports after the first `from`.
+fn sum_of_a(observer: &Process, from: usize, figure: &str) -> u64 {
+    let all = reports(observer, from);
+    let of_a = all.iter().filter(|report| report["final"] == false).flat_map(vms);
+    of_a.filter(|vm| vm["name"] == "a").map(|vm| count(&vm[figure])).sum()
+}
+
+/// Time that the kernel says a limit took of the VM `a`, in nanoseconds.
+fn throttled_ns(host: &Host) -> u64 {
+    let text = run(host, "sed -n 's/^throttled_usec //p' /sys/fs/cgroup/judged/cpu.stat");
+    text.trim().parse::<u64>().expect("a number") * 1_000
+}
+
+/// A limit takes what the kernel says that it took; a stopped VM is paused. Waits for others are neither.
+pub fn limited_contended_and_paused_vms_are_told_apart(host: &Host, guests: &[Guest]) {
+    let _echo = host.start_echo().expect("the other end of the ping-pong");
+    run(
+        host,
+        "cd /sys/fs/cgroup && echo +cpu > cgroup.subtree_control && mkdir -p judged && echo '800000 100000' > judged/cpu.max
+         for guest in $(pidof qemu-system-x86_64); do
+             if tr '\\0' '\\n' < /proc/$guest/cmdline | grep -q '^guest=a,'; then echo $guest > judged/cgroup.procs; fi
+         done",
+    );
+    let limit = |limit: &str| run(host, &format!("echo '{limit}' > /sys/fs/cgroup/judged/cpu.max"));
+    let observer = start(host, "exec microslice observe --json --interval 1");
+    let contends = |report: &Value| vms(report).iter().any(|vm| count(&vm["ready_time_ns"]) > TICKS_NS);
+    statistics_from(&observer, observer.lines(0).len(), contends, "interval in which someone waits");
+    assert_eq!(sum_of_a(&observer, 0, "rested_time_ns"), 0, "eight CPUs' time are no limit on four pCPUs");
+
+    let (from, before) = (observer.lines(0).len(), throttled_ns(host));
+    limit("50000 100000");
+    std::thread::sleep(seconds(8, 20));
+    limit("800000 100000");
+    // The interval under way, and the look after it.
+    std::thread::sleep(seconds(4, 4));
+    let (by_us, by_kernel) = (sum_of_a(&observer, from, "rested_time_ns"), throttled_ns(host) - before);
+    print(&format!("limited for {by_us} ns; the kernel says {by_kernel} ns"));
+    assert!(by_kernel > TICKS_NS, "half a CPU is too little for it");
+    let allowed = (by_kernel as f64 * TOLERANCE) as u64 + TICKS_NS;
+    assert!(by_us.abs_diff(by_kernel) <= allowed, "{by_us} ns, and {by_kernel} ns");
+
+    let from = observer.lines(0).len();
+    let a = guests.iter().find(|guest| guest.name() == "a").expect("its guest");
+    a.pause().expect("stopped");
+    std::thread::sleep(seconds(6, 6));
+    a.go_on().expect("started");
+    std::thread::sleep(seconds(3, 3));
+    let paused_ns = sum_of_a(&observer, from, "paused_time_ns");
+    print(&format!("paused for {paused_ns} ns of six seconds"));
+    assert!((5_000_000_000..=7_000_000_000).contains(&paused_ns), "{paused_ns} ns");
+
+    let total = stop(&observer);
+    let vm = |name: &str| vms(&total).iter().find(|vm| vm["name"] == name).expect("both guests");
+    assert_eq!((&vm("a")["limited_by"], &vm("b")["limited_by"]), (&Value::from("judged"), &Value::Null));
+    let judgement = vm("a")["judgement"].as_str().expect("a judgement");
+    assert!(
+        judgement.contains("limited by cpu.max of judged") && judgement.contains("had it paused for"),
+        "{judgement}"
+    );
+    assert_eq!(count(&vm("b")["rested_time_ns"]), 0, "{total}");
+    run(
+        host,
+        "cd /sys/fs/cgroup && for guest in $(cat judged/cgroup.procs); do echo $guest > cgroup.procs; done; rmdir judged",
+    );
 }
 
 /// Bad input, and users without the rights.
