@@ -98,6 +98,9 @@ fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
     if vm.kernel.tick_hz == 0 || vm.kernel.tick_hz > 10_000 {
         return Err(bad(place, format!("tick_hz is {}; it must be 1 to 10000", vm.kernel.tick_hz)));
     }
+    if vm.kernel.readers && vm.kernel.wait_lists.is_none() {
+        return Err(bad(place, "readers need lists of sleepers that have locks"));
+    }
     if vm.kernel.thread_switch_ns == 0 {
         return Err(bad(place, "a thread switch takes no time"));
     }
@@ -142,13 +145,15 @@ impl<'a> Simulation<'a> {
             smt: Smt::new(&config.host),
             cpu_limits,
             halt_polling: HaltPolling::new(config.host.kvm.as_ref(), machine.vcpus.len()),
-            pause_loops: PauseLoops::new(&config.host.ple, exit_ns),
+            pause_loops: PauseLoops::new(&config.host.ple, exit_ns)
+                .with_jitter(config.host.kvm.as_ref().map_or(0, |kvm| kvm.exit_jitter_ns)),
             why: IdVec::of(StopReason::Preempted, config.host.pcpus),
             guest: machine.vcpus.iter().map(|_| GuestVcpu::new()).collect(),
             machine,
             scheduler,
             threads: IdVec::new(),
             locks: IdVec::new(),
+            list_locks: IdVec::new(),
             queues: IdVec::new(),
             barriers: IdVec::new(),
             programs: Programs::default(),
@@ -286,6 +291,7 @@ impl<'a> Simulation<'a> {
             granted: LockId::NONE,
             hold_ns: 0,
             wait_since_ns: 0,
+            reads: false,
             wakes_under: LockId::NONE,
             passage: 0,
         });
@@ -295,7 +301,7 @@ impl<'a> Simulation<'a> {
         let mut names = LockNames::new();
         let default = vm.kernel.lock_kind;
         let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
-        let kind = runqueue.and_then(|lock| lock.kind).unwrap_or(default);
+        let kind = runqueue_kind(vm);
         let symbol = runqueue.map_or("ttwu_do_activate", |lock| &lock.symbol);
         if kind.sleeps() {
             return Err(bad(format!("vm {}, lock {RUNQUEUE}", vm.name), "a runqueue's lock can't sleep"));
@@ -342,6 +348,7 @@ impl<'a> Simulation<'a> {
                 hands_off: false,
             }))),
             Wait::StealOrHalt => Some(Box::new(Beside::Stealers(Stealers::default()))),
+            Wait::Sleep if vm.kernel.readers => Some(Box::new(Beside::Readers(0))),
             _ => None,
         };
         let statistics = self.measured.add_locks(number, name);
@@ -351,7 +358,11 @@ impl<'a> Simulation<'a> {
             instances: instances as u32,
             sleeps: kind.sleeps(),
         });
+        let (first, count) = (self.locks.next_id(), instances as u32);
+        let has_lists = rules.wait.sleeps() && vm.kernel.wait_lists.is_some();
         for instance in 0..instances {
+            let list = if has_lists { first.plus(count + instance as u32) } else { LockId::NONE };
+            self.list_locks.push(list);
             self.names.locks.push(if instances > 1 {
                 format!("{}/{name}#{instance}", vm.name)
             } else {
@@ -370,8 +381,35 @@ impl<'a> Simulation<'a> {
                 beside: beside(),
             });
         }
+        if has_lists {
+            self.add_list_locks(vm, number, text, (name, rules.wait, instances))?;
+        }
         Ok(())
     }
+
+    /// Those of the lists of a lock's sleepers, right behind its instances.
+    fn add_list_locks(
+        &mut self,
+        vm: &VmConfig,
+        number: VmId,
+        text: usize,
+        (name, wait, instances): (&str, Wait, usize),
+    ) -> Result<(), SimError> {
+        let unlock = self.texts[text].find("__raw_spin_unlock");
+        let unlock = unlock.map_or("_raw_spin_unlock", |_| "__raw_spin_unlock");
+        // With interrupts off where semaphores have them (`raw_spin_lock_irq`, lib/rwsem.c).
+        let is_semaphore = wait == Wait::Sleep;
+        let symbol = if is_semaphore { "rwsem_wake" } else { unlock };
+        let lock = (format!("{name}.wait_lock"), runqueue_kind(vm));
+        let lock = (lock.0.as_str(), lock.1, is_semaphore, instances, symbol);
+        self.add_lock(&mut LockNames::new(), vm, number, text, lock)
+    }
+}
+
+/// Of the locks that the guest's scheduler takes itself: none of them sleeps.
+fn runqueue_kind(vm: &VmConfig) -> LockKind {
+    let runqueue = vm.kernel.locks.iter().find(|lock| lock.name == RUNQUEUE);
+    runqueue.and_then(|lock| lock.kind).unwrap_or(vm.kernel.lock_kind)
 }
 
 fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
@@ -416,6 +454,8 @@ fn kernel_times(vm: &VmConfig, pv_spin_ns: u64) -> KernelTimes {
         pv_tlb_flush: kernel.pv_tlb_flush,
         pv_ipi_yield: kernel.pv_ipi_yield,
         preemption_hint_ns: kernel.preemption_hint_ns,
+        wait_lists: kernel.wait_lists,
+        flat_ipi: kernel.flat_ipi,
         listed_percent: kernel.listed_holds_percent,
         shown_count: kernel.shown_count,
     }

@@ -388,7 +388,13 @@ mod tests {
             Phase::Compute { duration },
             Phase::Lock { lock: "page_allocator".into(), hold },
             Phase::Shootdown { prepare: duration, under: None },
-            Phase::Barrier { name: "b".into(), count: 0, under: Some("futex".into()), spin_ns: 20 * US },
+            Phase::Barrier {
+                name: "b".into(),
+                count: 0,
+                under: Some("futex".into()),
+                spin_ns: 20 * US,
+                requeues: false,
+            },
             Phase::Progress { units: 1 },
         ];
         let reader = WorkloadConfig {

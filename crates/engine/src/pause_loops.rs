@@ -13,6 +13,8 @@ pub(crate) struct PauseLoops {
     window_ns: u64,
     period_ns: u64,
     exit_ns: u64,
+    /// What an exit that is asked about takes longer, at the most.
+    pub jitter_ns: u32,
 }
 
 /// What a time of spinning was.
@@ -30,7 +32,11 @@ pub(crate) struct Passed {
 impl PauseLoops {
     pub fn new(config: &PleConfig, exit_ns: u64) -> Self {
         let window_ns = config.window_ns;
-        Self { enabled: config.enabled, window_ns, period_ns: window_ns + exit_ns, exit_ns }
+        Self { enabled: config.enabled, window_ns, period_ns: window_ns + exit_ns, exit_ns, jitter_ns: 0 }
+    }
+
+    pub fn with_jitter(self, jitter_ns: u64) -> Self {
+        Self { jitter_ns: u32::try_from(jitter_ns).unwrap_or(u32::MAX), ..self }
     }
 
     /// Spins for so long, from this place in the cycle on.

@@ -57,6 +57,8 @@ pub struct Simulation<'a> {
     pub(crate) guest: IdVec<VcpuId, GuestVcpu>,
     pub(crate) threads: IdVec<ThreadId, Thread>,
     pub(crate) locks: IdVec<LockId, Lock>,
+    /// Of each lock, that of the list of its sleepers, or `NONE`.
+    pub(crate) list_locks: IdVec<LockId, LockId>,
     pub(crate) queues: IdVec<QueueId, Queue>,
     pub(crate) barriers: IdVec<BarrierId, Barrier>,
     pub(crate) programs: Programs,

@@ -21,7 +21,7 @@ pub use holders::{HolderRules, ShownCount};
 pub use host::{CostModel, HostConfig, QueueLockCosts};
 pub use kernel::{
     BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, RUNQUEUE, SymbolTable,
-    ThreadScheduler,
+    ThreadScheduler, WakesUp,
 };
 pub use kvm::{InterruptMode, KvmConfig, PleConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
@@ -139,12 +139,24 @@ pub enum Phase {
         lock: String,
         hold: Duration,
     },
+    /// A page fault: holds a sleeping lock for reading, if the kernel has readers. Else it isn't there.
+    Read {
+        lock: String,
+        hold: Duration,
+    },
     /// Remote TLB shootdown: IPI to every vCPU that runs this address space, spin until all acknowledged.
     /// `under` names a sleeping lock that is held all the while (munmap holds the address space's semaphore
     /// for writing).
     Shootdown {
         prepare: Duration,
         under: Option<String>,
+    },
+    /// The same, while a sleeping lock is held, for reading (madvise) or not (mprotect), if the kernel has
+    /// readers.
+    GuardedShootdown {
+        prepare: Duration,
+        lock: String,
+        reads: bool,
     },
     /// Wait until `count` threads of this workload arrived; 0: all threads. `under` names a spinning lock
     /// that is taken to wait and to wake, and held until all are woken: that of the futex's queue
@@ -158,6 +170,11 @@ pub enum Phase {
         /// it doesn't. Needs `under`.
         #[serde(skip_serializing_if = "is_zero")]
         spin_ns: u64,
+        /// It is made of a mutex and a condition variable: the last to come wakes one and requeues the
+        /// others, each of whom wakes the next when it unlocks (`futex_requeue`), where the kernel's lists
+        /// have locks.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        requeues: bool,
     },
     /// Block; the timer or device wakes the thread.
     Sleep {
@@ -206,7 +223,9 @@ impl Phase {
                 mean_ns(*duration) >= 1.0
             }
             Self::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
-            Self::Shootdown { prepare, .. } => mean_ns(*prepare) >= 1.0,
+            Self::Shootdown { prepare, .. } | Self::GuardedShootdown { prepare, .. } => {
+                mean_ns(*prepare) >= 1.0
+            }
             Self::NetworkReceive | Self::Spawn => true,
             Self::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
             _ => false,

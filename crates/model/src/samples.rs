@@ -32,6 +32,7 @@ pub fn host() -> HostConfig {
             node_migration_ns: 0,
             kick_ns: 0,
             halt_ns: 0,
+            waiter_line_ns: 0,
         },
         queue_locks: None,
         boosts: BoostCosts {
@@ -48,6 +49,7 @@ pub fn host() -> HostConfig {
 pub fn kvm() -> KvmConfig {
     KvmConfig {
         yield_to_ns: 400,
+        exit_jitter_ns: 0,
         halt_poll_ns: 0,
         interrupts: InterruptMode::Software,
         devices_post: false,
@@ -197,6 +199,9 @@ fn kernel() -> GuestKernelConfig {
         thread_slice_ns: 6 * MS,
         pv_tlb_flush: false,
         pv_ipi_yield: false,
+        wait_lists: None,
+        readers: false,
+        flat_ipi: false,
         listed_holds_percent: 100,
         shown_count: ShownCount::Honest,
         preemption_hint_ns: 0,

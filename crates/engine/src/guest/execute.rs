@@ -30,18 +30,27 @@ impl Simulation<'_> {
     fn finish_rarer(&mut self, vcpu: VcpuId, then: Then) {
         match then {
             Then::NextOp | Then::Release => {}
-            Then::ReleaseSleeping => self.release_sleeping(vcpu),
+            Then::ReleaseSleeping => {
+                if self.release_sleeping(vcpu) {
+                    return;
+                }
+            }
             Then::EnqueueThread => self.enqueue_thread(vcpu),
             Then::CallToWake => self.call_to_wake(vcpu),
             Then::EnqueueChild => self.enqueue_child(vcpu),
             Then::WaitAtBarrier => return self.wait_at_barrier(vcpu),
             Then::WakeAtBarrier => self.wake_at_barrier(vcpu),
+            Then::WakeRequeued => self.wake_requeued(vcpu),
+            Then::WaitInList => return self.wait_in_list(vcpu),
+            Then::WakeFromList => self.wake_from_list(vcpu),
             Then::SwitchThread => return self.switch_thread(vcpu),
             Then::PrepareShootdown => return self.prepare_shootdown(vcpu),
             Then::SendShootdown => return self.send_shootdown(vcpu),
             Then::ShootdownDone => {
                 self.shootdown_done(vcpu);
-                self.release_under(vcpu);
+                if self.release_under(vcpu) {
+                    return;
+                }
             }
             Then::CallFunctionHandled => self.call_function_handled(vcpu),
             Then::RescheduleHandled => {}
@@ -146,13 +155,16 @@ impl Simulation<'_> {
             }
             Op::Lock { first, instances, hold } => self.lock_one(vcpu, thread, first, instances, hold),
             Op::Shootdown { prepare, under } => self.shoot_down(vcpu, thread, prepare, under),
+            Op::Read { lock, hold } => self.read(vcpu, thread, lock, hold),
+            Op::ReadingShootdown { prepare, under } => self.read(vcpu, thread, under, prepare),
             Op::Sleep { duration } => {
                 let ns = self.samplers.sample(duration, &mut state.random);
                 self.timeline.set(self.slots.thread(thread), self.machine.now_ns + ns.max(1));
                 self.block_thread(vcpu, thread, WaitsFor::Timer);
                 true
             }
-            Op::Barrier { barrier, under } => self.meet(vcpu, thread, barrier, under),
+            Op::Barrier { barrier, under, instances } => self.meet(vcpu, thread, barrier, [under, instances]),
+            Op::UnlockBarrier { barrier, under } => self.unlock_barrier(vcpu, thread, barrier, under),
             Op::SpinBarrier { step, barrier, under, spin_ns } => {
                 let arrival = self.vms[state.vm].first_barrier.plus(barrier);
                 let under = state.first_lock.plus(under);
@@ -225,13 +237,23 @@ impl Simulation<'_> {
         true
     }
 
+    /// Takes a sleeping lock for reading: a page fault, or for a shootdown.
+    fn read(&mut self, vcpu: VcpuId, thread: ThreadId, lock: u32, hold: u32) -> bool {
+        let state = &mut self.threads[thread];
+        let ns = self.samplers.sample(hold, &mut state.random);
+        let lock = state.first_lock.plus(lock);
+        self.acquire_reading(vcpu, thread, lock, ns);
+        true
+    }
+
     /// Arrives at a barrier, under a lock where the program says so.
     #[inline(always)]
-    fn meet(&mut self, vcpu: VcpuId, thread: ThreadId, barrier: u32, under: u32) -> bool {
+    fn meet(&mut self, vcpu: VcpuId, thread: ThreadId, barrier: u32, [under, instances]: [u32; 2]) -> bool {
         let state = &self.threads[thread];
         let barrier = self.vms[state.vm].first_barrier.plus(barrier);
         if under != NO_LOCK {
-            let under = state.first_lock.plus(under);
+            let bucket = self.barriers[barrier].passages % instances.max(1);
+            let under = state.first_lock.plus(under + bucket);
             self.arrive_under(vcpu, thread, barrier, under);
             return true;
         }

@@ -4,6 +4,10 @@
 //! takes the lock, wakes all, and only then gives it up (`futex_wake`). Each wake-up may send a reschedule
 //! IPI, so the lock is held for as long as all of these take. A woken waiter may take the waker's pCPU
 //! meanwhile (ASPLOS'13, section 3.1.1 and Figure 4).
+//!
+//! A barrier that requeues is made of a mutex and a condition variable (pthread_cond_broadcast, glibc 2.13).
+//! Its last one wakes one waiter and moves the others to the mutex (`futex_requeue`). Each thread that gives
+//! the mutex up wakes the next of them, under the queue's lock.
 
 use crate::guest::{Holder, Then, WaitsFor};
 use crate::simulation::Simulation;
@@ -45,16 +49,49 @@ impl Simulation<'_> {
 
     /// The lock is held, and stays so while all of the passage that is over are woken.
     pub(crate) fn wake_at_barrier(&mut self, vcpu: VcpuId) {
-        let guest = &mut self.guest[vcpu];
-        let barrier = BarrierId::new(guest.frame().arg);
-        let lock = std::mem::replace(&mut guest.frame_mut().lock, LockId::NONE);
-        guest.set_wakes_under_lock(true);
-        self.threads[guest.thread].wakes_under = lock;
+        let barrier = BarrierId::new(self.guest[vcpu].frame().arg);
         let state = &mut self.barriers[barrier];
         let threads = &self.threads;
         let passages = state.passages;
         let over = state.waiting.extract_if(.., |thread| threads[*thread].passage != passages);
-        guest.wake_later(0, over);
+        let mut over: Vec<ThreadId> = over.collect();
+        if state.requeues && over.len() > 1 {
+            let others = over.split_off(1);
+            let mutex = self.mutex_of(barrier);
+            self.barriers[mutex].requeued.extend(others);
+        }
+        self.wake_from_queue(vcpu, over);
+    }
+
+    /// The barrier, or gate, with whose mutex this one goes.
+    fn mutex_of(&self, barrier: BarrierId) -> BarrierId {
+        // The departure gate follows the arrival's.
+        if self.barriers[barrier].is_departure { BarrierId::new(barrier.number() - 1) } else { barrier }
+    }
+
+    /// Gives the mutex up. Returns false if nobody waits for it.
+    pub(crate) fn unlock_barrier(
+        &mut self,
+        vcpu: VcpuId,
+        thread: ThreadId,
+        barrier: u32,
+        under: u32,
+    ) -> bool {
+        let state = &self.threads[thread];
+        let barrier = self.vms[state.vm].first_barrier.plus(barrier);
+        let under = state.first_lock.plus(under);
+        if self.barriers[barrier].requeued.is_empty() {
+            return false;
+        }
+        self.acquire(vcpu, under, QUEUE_NS, Then::WakeRequeued, barrier.number());
+        true
+    }
+
+    /// The lock is held: another thread may have woken the last one meanwhile.
+    pub(crate) fn wake_requeued(&mut self, vcpu: VcpuId) {
+        let barrier = BarrierId::new(self.guest[vcpu].frame().arg);
+        let next = self.barriers[barrier].requeued.pop_front();
+        self.wake_from_queue(vcpu, next);
     }
 
     /// All are awake.

@@ -39,7 +39,9 @@ impl Simulation<'_> {
                 let waiter = &self.threads[thread];
                 let (waited_ns, vm) = (self.machine.now_ns - waiter.wait_since_ns, waiter.vm);
                 self.measured.lock_taken_after(vm, self.locks[lock].statistics, waited_ns);
-                self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+                if !self.threads[thread].reads {
+                    self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns });
+                }
                 self.hold_sleeping(vcpu, thread, lock);
             }
         }
@@ -224,6 +226,7 @@ impl Simulation<'_> {
     pub(crate) fn take_granted(&mut self, vcpu: VcpuId) {
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
+        let hand_over_ns = if self.costs.waiter_line_ns > 0 { self.hand_over_ns(vcpu) } else { 0 };
         let guest = &mut self.guest[vcpu];
         let since_ns = guest.waits_since_ns[guest.depth as usize];
         let waited_ns = now_ns - since_ns;
@@ -236,7 +239,7 @@ impl Simulation<'_> {
         let state = &self.locks[lock];
         frame.act = Act::Timed;
         frame.symbol = state.hold_symbol;
-        frame.left_ns += CACHE_LINE_NS;
+        frame.left_ns += CACHE_LINE_NS + hand_over_ns;
         self.measured.lock_taken_after(vm, state.statistics, waited_ns);
         self.measured.lockstat_saw(vm, state.statistics, lockstat_ns);
         self.hold_elsewhere(vcpu, lock);
@@ -244,6 +247,21 @@ impl Simulation<'_> {
         if self.times_guests {
             self.note_hold(vcpu);
         }
+    }
+
+    /// What the other waiters of a ticket lock add to its hand-over: each that spins reads the line that says
+    /// whose turn it is. In a queue each has a line of its own.
+    #[cold]
+    fn hand_over_ns(&self, vcpu: VcpuId) -> u64 {
+        let lock = &self.locks[self.guest[vcpu].frame().lock];
+        let text = self.vms[self.machine.vcpus[vcpu].vm].text;
+        let is_ticket = lock.wait.serves_in_line() && lock.spin_symbol == self.texts[text].fixed.spin_simple;
+        let spins = |waiter: &&Holder| {
+            let frame = &self.guest[waiter.vcpu()].frames[usize::from(waiter.depth())];
+            frame.act == Act::SpinLock && self.is_running(waiter.vcpu())
+        };
+        let spinning = if is_ticket { lock.waiters.iter().filter(spins).count() } else { 0 };
+        spinning as u64 * self.costs.waiter_line_ns
     }
 
     /// A spinner runs again: was the lock left free for it?
@@ -329,8 +347,9 @@ impl Simulation<'_> {
             state.owner = Holder::thread(thread);
             self.machine.emit(TraceEvent::LockAcquired { vcpu, lock, waited_ns: 0 });
             self.hold_sleeping(vcpu, thread, lock);
+        } else if self.takes_list_first(vcpu, lock, Then::WaitInList) {
         } else {
-            state.waiters.push_back(Holder::thread(thread));
+            self.locks[lock].waiters.push_back(Holder::thread(thread));
             self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
         }
     }
@@ -343,14 +362,14 @@ impl Simulation<'_> {
         self.timed(vcpu, Then::ReleaseSleeping, symbol, state.hold_ns);
         self.hold_elsewhere(vcpu, lock);
         self.guest[vcpu].frame_mut().lock = lock;
-        if matches!(op, Op::Shootdown { .. }) {
+        if matches!(op, Op::Shootdown { .. } | Op::ReadingShootdown { .. }) {
             self.prepare_under(vcpu);
         }
     }
 
     /// Gives up a sleeping lock: it goes to its first waiter, which is woken; a mutex to the first thread
-    /// that takes it.
-    pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) {
+    /// that takes it. Returns whether that takes time: the lock of its list comes first then.
+    pub(crate) fn release_sleeping(&mut self, vcpu: VcpuId) -> bool {
         let guest = &mut self.guest[vcpu];
         let depth = guest.depth as usize;
         let lock = std::mem::replace(&mut guest.frames[depth].lock, LockId::NONE);
@@ -358,7 +377,14 @@ impl Simulation<'_> {
         if state.wait == Wait::SpinOrSleep {
             return self.release_mutex(vcpu, lock);
         }
+        if state.owner == Holder::READERS {
+            return self.release_reading(vcpu, lock);
+        }
+        if !state.waiters.is_empty() && self.takes_list_first(vcpu, lock, Then::WakeFromList) {
+            return true;
+        }
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
+        let state = &mut self.locks[lock];
         state.owner = Holder::NONE;
         if let Some(next) = state.waiters.pop_front() {
             state.owner = next;
@@ -367,5 +393,6 @@ impl Simulation<'_> {
             self.threads[next].granted = lock;
             self.guest[vcpu].wake_later(depth, [next]);
         }
+        false
     }
 }

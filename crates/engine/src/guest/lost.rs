@@ -11,6 +11,10 @@ impl Simulation<'_> {
     /// No waiter stands beside a free lock that it could take.
     pub(crate) fn no_wake_up_is_lost(&self) -> Result<(), String> {
         for (number, lock) in self.locks.enumerate().filter(|(_, lock)| lock.owner == Holder::NONE) {
+            // Somebody is about to wake it, or to see that it is free.
+            if self.list_is_held(number) {
+                continue;
+            }
             if let Some(waiter) = self.overlooked_waiter(lock) {
                 return Err(format!("lock {} is free, and {waiter} waits for it", self.names.locks[number]));
             }

@@ -17,6 +17,7 @@ mod preempt_count;
 pub mod program;
 pub mod spin_barrier;
 mod threads;
+mod wait_list;
 
 use crate::text;
 use microslice_model::config::{LOOP_DEPTH, Wait};
@@ -73,6 +74,12 @@ pub enum Then {
     WaitAtBarrier,
     /// Likewise: all that are queued there are woken.
     WakeAtBarrier,
+    /// Likewise: the first of those that were requeued from there is woken.
+    WakeRequeued,
+    /// In the lock of the list of those that sleep for lock `arg`: queued there, unless it is free.
+    WaitInList,
+    /// Likewise: lock `arg` is given up, and whoever is next is woken.
+    WakeFromList,
     /// In the own runqueue lock: choose the next thread.
     SwitchThread,
     /// The page tables are changed: which vCPUs must be told?
@@ -319,6 +326,8 @@ pub struct Thread {
     pub granted: LockId,
     pub state: ThreadState,
     pub pinned: bool,
+    /// The sleeping lock that it holds or waits for is for reading.
+    pub reads: bool,
     pub vm: VmId,
     /// Where it runs, or ran last.
     pub vcpu: VcpuId,
@@ -342,6 +351,8 @@ pub struct Holder(u32);
 
 impl Holder {
     pub const NONE: Self = Self(u32::MAX);
+    /// Of a sleeping lock: [`Beside::Readers`] says how many.
+    pub const READERS: Self = Self(u32::MAX - 1);
 
     #[inline(always)]
     pub fn frame(vcpu: VcpuId, depth: u8) -> Self {
@@ -395,6 +406,8 @@ pub enum Beside {
     /// For a mutex, whose waiters sleep.
     Spinners(mutex::SpinQueue),
     Stealers(hybrid::Stealers),
+    /// How many threads hold a sleeping lock for reading.
+    Readers(u32),
 }
 
 const _: () = assert!(size_of::<Lock>() == 64, "one cache line");
@@ -420,5 +433,9 @@ pub struct Barrier {
     /// behind which all have left.
     pub spinning: Vec<ThreadId>,
     pub is_departure: bool,
+    /// Whether all but one of those that sleep are requeued to a mutex, and those that wait there: at both
+    /// gates at the arrival's.
+    pub requeues: bool,
+    pub requeued: VecDeque<ThreadId>,
     pub name: String,
 }

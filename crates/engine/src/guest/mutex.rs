@@ -12,9 +12,9 @@
 //!            (`vcpu_is_preempted`). Spinners stop at a holder that is preempted (`owner_on_cpu`), and behind
 //!            a spinner that is (`osq_lock`). There a sleeper that was woken in vain spins before all others.
 //!            It gets the lock at the next release (`MUTEX_FLAG_HANDOFF`, `__mutex_handoff`).
-//! Limits.    No readers, no lock of the list of sleepers.
+//! Limits.    No readers. The list of sleepers has a lock where the kernel's lists have (`wait_list.rs`).
 
-use crate::guest::{Act, Beside, Holder, Lock, ThreadState, WaitsFor};
+use crate::guest::{Act, Beside, Holder, Lock, Then, ThreadState, WaitsFor};
 use crate::simulation::{CACHE_LINE_NS, Simulation};
 use microslice_model::config::Wait;
 use microslice_model::ids::{LockId, ThreadId, VcpuId};
@@ -99,11 +99,39 @@ impl Simulation<'_> {
     }
 
     fn sleep_for_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        if !self.takes_list_first(vcpu, lock, Then::WaitInList) {
+            self.queue_for_mutex(vcpu, thread, lock);
+        }
+    }
+
+    fn queue_for_mutex(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
         let sleepers = &mut self.locks[lock].waiters;
         // A sleeper that was woken in vain has kept its place.
         if !sleepers.contains(&Holder::thread(thread)) {
             sleepers.push_back(Holder::thread(thread));
         }
+        self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
+    }
+
+    /// The lock of its list is held: it may be free by now.
+    pub(crate) fn wait_for_mutex_in_list(&mut self, vcpu: VcpuId, thread: ThreadId, lock: LockId) {
+        let state = &mut self.locks[lock];
+        let me = Holder::thread(thread);
+        let is_mine = state.owner == Holder::NONE || state.owner == me;
+        let waited_ns = self.machine.now_ns - self.threads[thread].wait_since_ns;
+        if is_mine {
+            self.release(vcpu);
+            if !self.is_modern {
+                self.locks[lock].waiters.retain(|&sleeper| sleeper != me);
+            }
+            self.take_mutex(vcpu, thread, lock, waited_ns);
+            return;
+        }
+        // Before the list's lock: whoever gives it up runs on, and may look.
+        if !state.waiters.contains(&me) {
+            state.waiters.push_back(me);
+        }
+        self.release(vcpu);
         self.block_thread(vcpu, thread, WaitsFor::Lock(lock));
     }
 
@@ -126,14 +154,19 @@ impl Simulation<'_> {
     }
 
     /// The running holder gives up its lock: the first sleeper is woken, the first spinner takes it if it
-    /// runs.
-    pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) {
+    /// runs. Returns whether that takes time.
+    pub(crate) fn release_mutex(&mut self, vcpu: VcpuId, lock: LockId) -> bool {
         self.machine.emit(TraceEvent::LockReleased { vcpu, lock });
         let state = &mut self.locks[lock];
         state.owner = Holder::NONE;
         if let Some(sleeper) = state.waiters.front().map(|sleeper| sleeper.as_thread()) {
             if std::mem::take(&mut self.locks[lock].spinners_mut().hands_off) {
                 self.locks[lock].owner = Holder::thread(sleeper);
+            }
+            if self.has_list(lock) {
+                self.let_first_spinners_look(lock);
+                return self.sleeps_for(lock).is_some()
+                    && self.takes_list_first(vcpu, lock, Then::WakeFromList);
             }
             let thread = &mut self.threads[sleeper];
             if thread.state == ThreadState::Blocked && thread.granted == LockId::NONE {
@@ -143,6 +176,14 @@ impl Simulation<'_> {
             }
         }
         self.let_first_spinners_look(lock);
+        false
+    }
+
+    /// The first sleeper, if nobody has woken it yet.
+    pub(crate) fn sleeps_for(&self, lock: LockId) -> Option<ThreadId> {
+        let sleeper = self.locks[lock].waiters.front()?.as_thread();
+        let thread = &self.threads[sleeper];
+        (thread.state == ThreadState::Blocked && thread.granted == LockId::NONE).then_some(sleeper)
     }
 
     /// A woken sleeper, or one that was rescheduled while it spun, runs: is the lock free by chance?

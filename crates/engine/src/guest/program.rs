@@ -31,13 +31,28 @@ pub enum Op {
         instances: u32,
         hold: u32,
     },
+    /// Holds a sleeping lock for reading.
+    Read {
+        lock: u32,
+        hold: u32,
+    },
+    ReadingShootdown {
+        prepare: u32,
+        under: u32,
+    },
     /// `under`: a sleeping lock, or `NO_LOCK`.
     Shootdown {
         prepare: u32,
         under: u32,
     },
-    /// `under`: a spinning lock, or `NO_LOCK`.
+    /// `under`: a spinning lock, the first of so many, of which each passage has the next; or `NO_LOCK`.
     Barrier {
+        barrier: u32,
+        under: u32,
+        instances: u32,
+    },
+    /// Gives up the mutex of a barrier: who was requeued to it first is woken.
+    UnlockBarrier {
         barrier: u32,
         under: u32,
     },
@@ -219,13 +234,14 @@ impl<'a> Compiler<'a> {
         queue as u32
     }
 
-    fn barrier(&mut self, name: &str, gate: Gate, count: usize) -> u32 {
+    fn barrier(&mut self, name: &str, gate: Gate, count: usize, requeues: bool) -> u32 {
         let (barrier, new) = self.barrier_names.insert_full((name.into(), gate));
         if new {
             let is_departure = gate == Gate::Departure;
             self.tables.barriers.push(Barrier {
                 count,
                 is_departure,
+                requeues,
                 name: name.into(),
                 ..Barrier::default()
             });
@@ -239,19 +255,25 @@ impl<'a> Compiler<'a> {
         workload: &WorkloadConfig,
         name: &str,
         count: usize,
-        under: u32,
+        (under, requeues): (u32, bool),
         spin_ns: u64,
-    ) -> Result<[Op; SpinStep::ALL.len()], SimError> {
+    ) -> Result<Vec<Op>, SimError> {
         let Ok(spin_ns) = u32::try_from(spin_ns) else {
             return Err(self.error(workload, format!("barrier {name:?}: {spin_ns} ns is too long to spin")));
         };
         if under == NO_LOCK {
             return Err(self.error(workload, format!("barrier {name:?}: a spinner sleeps under a lock then")));
         }
-        let barrier = self.barrier(name, Gate::Arrival, count);
-        let departure = self.barrier(name, Gate::Departure, count);
+        let barrier = self.barrier(name, Gate::Arrival, count, requeues);
+        let departure = self.barrier(name, Gate::Departure, count, requeues);
         debug_assert_eq!(departure, barrier + 1, "they are numbered together");
-        Ok(SpinStep::ALL.map(|step| Op::SpinBarrier { step, barrier, under, spin_ns }))
+        let steps = SpinStep::ALL.into_iter().flat_map(|step| {
+            let unlocks = requeues && matches!(step, SpinStep::SettleOrSleep | SpinStep::Leave);
+            [Op::SpinBarrier { step, barrier, under, spin_ns }]
+                .into_iter()
+                .chain(unlocks.then_some(Op::UnlockBarrier { barrier, under }))
+        });
+        Ok(steps.collect())
     }
 
     fn lock(&self, workload: &WorkloadConfig, name: &str) -> Result<&'a LockName, SimError> {
@@ -308,14 +330,13 @@ impl<'a> Compiler<'a> {
                     let under = self.under(workload, under.as_deref(), true)?;
                     Op::Shootdown { prepare: self.duration(*prepare), under }
                 }
-                Phase::Barrier { name, count, under, spin_ns } => {
-                    let count = if *count == 0 { workload.threads } else { *count };
-                    let under = self.under(workload, under.as_deref(), false)?;
-                    if *spin_ns > 0 {
-                        ops.extend(self.spin_barrier(workload, name, count, under, *spin_ns)?);
-                        continue;
-                    }
-                    Op::Barrier { barrier: self.barrier(name, Gate::Only, count), under }
+                Phase::Barrier { .. } => {
+                    self.barrier_phase(workload, phase, ops)?;
+                    continue;
+                }
+                Phase::Read { .. } | Phase::GuardedShootdown { .. } => {
+                    ops.extend(self.guarded_phase(workload, phase)?);
+                    continue;
                 }
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
                 Phase::Send { queue, capacity } => {
@@ -352,6 +373,55 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
+    /// A page fault or a shootdown under a semaphore. In kernels without readers the former isn't there, and
+    /// the latter is under no lock.
+    fn guarded_phase(&mut self, workload: &WorkloadConfig, phase: &Phase) -> Result<Option<Op>, SimError> {
+        let has_readers = self.vm.kernel.readers;
+        Ok(Some(match phase {
+            Phase::Read { .. } if !has_readers => return Ok(None),
+            Phase::Read { lock, hold } => {
+                let lock = self.lock_under(workload, lock, true)?;
+                Op::Read { lock, hold: self.duration(*hold) }
+            }
+            Phase::GuardedShootdown { prepare, lock, reads } => {
+                let under = if has_readers { self.lock_under(workload, lock, true)? } else { NO_LOCK };
+                let prepare = self.duration(*prepare);
+                if *reads && has_readers {
+                    Op::ReadingShootdown { prepare, under }
+                } else {
+                    Op::Shootdown { prepare, under }
+                }
+            }
+            _ => unreachable!("it is one of both"),
+        }))
+    }
+
+    fn barrier_phase(
+        &mut self,
+        workload: &WorkloadConfig,
+        phase: &Phase,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        let Phase::Barrier { name, count, under, spin_ns, requeues } = phase else {
+            unreachable!("it is a barrier");
+        };
+        let count = if *count == 0 { workload.threads } else { *count };
+        let buckets = under.as_deref().map(|lock| self.lock(workload, lock)).transpose()?;
+        let instances = buckets.map_or(1, |lock| lock.instances);
+        let under = self.under(workload, under.as_deref(), false)?;
+        let requeues = *requeues && self.vm.kernel.wait_lists.is_some();
+        if *spin_ns > 0 {
+            ops.extend(self.spin_barrier(workload, name, count, (under, requeues), *spin_ns)?);
+            return Ok(());
+        }
+        let barrier = self.barrier(name, Gate::Only, count, requeues);
+        ops.push(Op::Barrier { barrier, under, instances });
+        if requeues {
+            ops.push(Op::UnlockBarrier { barrier, under });
+        }
+        Ok(())
+    }
+
     fn repeat(
         &mut self,
         workload: &WorkloadConfig,
@@ -375,6 +445,11 @@ impl<'a> Compiler<'a> {
         ops.push(Op::RepeatBegin { slot });
         let start = ops.len() as u32;
         self.phases(workload, body, depth + 1, ops)?;
+        if ops.len() == start as usize {
+            // There is nothing to repeat.
+            ops.pop();
+            return Ok(());
+        }
         ops.push(Op::RepeatEnd { slot, count, body: start });
         Ok(())
     }

@@ -8,7 +8,8 @@
 //!            in the futex's queue (`futex.rs`). The thread that opens a gate wakes those that sleep there.
 //! Formula.   A program has five operations in place of one: before each sleep it looks once more whether the
 //!            gate is open.
-//! Limits.    The mutex around the program's own counters isn't modelled: sections of some instructions.
+//! Limits.    The mutex around the program's own counters is only there for those that are requeued to it
+//!            (`futex.rs`): its sections are some instructions.
 
 use super::futex::QUEUE_NS;
 use crate::guest::{Act, Then, ThreadState};

@@ -1,7 +1,7 @@
 //! What a simulation has of each VM and each workload.
 
 use crate::guest::{balance::Balancing, network::Nic};
-use microslice_model::config::{KernelFeatures, ShownCount};
+use microslice_model::config::{KernelFeatures, ShownCount, WakesUp};
 use microslice_model::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 
 /// What a guest kernel does with time, from its configuration.
@@ -22,6 +22,10 @@ pub struct KernelTimes {
     pub pv_ipi_yield: bool,
     /// For how long a vCPU that takes a spinlock says that it isn't to be preempted; 0: it says nothing.
     pub preemption_hint_ns: u32,
+    /// When wakers give up the lock of a list of sleepers; `None`: lists have none.
+    pub wait_lists: Option<WakesUp>,
+    /// One write to the ICR calls all recipients of a shootdown.
+    pub flat_ipi: bool,
     /// Share of the holds of its locks that are in the locks' own functions; the others are in none that a
     /// list has.
     pub listed_percent: u8,

@@ -32,7 +32,7 @@ pub const KEYS: [&str; 12] = [
     "ple",
     "kvm",
 ];
-pub const COST_KEYS: [&str; 11] = [
+pub const COST_KEYS: [&str; 12] = [
     "context_switch",
     "exit",
     "ipi_send",
@@ -44,11 +44,12 @@ pub const COST_KEYS: [&str; 11] = [
     "node_migration",
     "kick",
     "halt",
+    "waiter_line",
 ];
 pub const QUEUE_LOCK_KEYS: [&str; 3] = ["hold", "line_near", "line_far"];
 pub const BOOST_KEYS: [&str; 3] = ["latency", "give_back", "helper"];
-pub const KVM_KEYS: [&str; 6] =
-    ["module", "interrupts", "device_interrupts", "yield_to", "halt_poll_ns", "icr_write"];
+pub const KVM_KEYS: [&str; 7] =
+    ["module", "interrupts", "device_interrupts", "yield_to", "exit_jitter", "halt_poll_ns", "icr_write"];
 pub const PLE_KEYS: [&str; 4] = ["enabled", "window", "window_grow", "window_max"];
 
 /// Reads a host.
@@ -154,6 +155,7 @@ fn read_costs(node: &Node, frequency_hz: Option<f64>) -> Result<CostModel, Scena
         node_migration_ns: optional("node_migration")?,
         kick_ns: optional("kick")?,
         halt_ns: optional("halt")?,
+        waiter_line_ns: optional("waiter_line")?,
     })
 }
 
@@ -183,6 +185,7 @@ fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, Scenari
         devices_post: table.choice("device_interrupts", devices)?.unwrap_or(false),
         icr_write_ns: icr_write_ns.unwrap_or(0),
         yield_to_ns: read_cost(&table, "yield_to", frequency_hz)?,
+        exit_jitter_ns: read_optional_cost(&table, "exit_jitter", frequency_hz)?.unwrap_or_default(),
         halt_poll_ns: halt_poll_ns.unwrap_or(KvmConfig::HALT_POLL_NS),
     })
 }

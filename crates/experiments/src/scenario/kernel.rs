@@ -8,7 +8,7 @@ use microslice_engine::SimError;
 use microslice_engine::text;
 use microslice_model::config::{
     BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RUNQUEUE,
-    ShownCount, SymbolTable, ThreadScheduler,
+    ShownCount, SymbolTable, ThreadScheduler, WakesUp,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
 use std::ops::RangeInclusive;
@@ -27,12 +27,15 @@ const THREAD_SCHEDULERS: [(&str, ThreadScheduler); 2] =
     [("fifo", ThreadScheduler::Fifo), ("eevdf", ThreadScheduler::Eevdf)];
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 25] = [
+pub const KEYS: [&str; 28] = [
     "symbols",
     "lock_kind",
     "pv_spin",
     "yield_spin",
     "preemption_hint",
+    "wait_lists",
+    "readers",
+    "flat_ipi",
     "listed_holds",
     "shown_count",
     "balance",
@@ -139,6 +142,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
     let symbols = table.choice("symbols", &SymbolTable::ALL.map(|symbols| (symbols.word(), symbols)))?;
     let words = || SymbolTable::ALL.map(SymbolTable::word).join(" or ");
     let symbols = symbols.ok_or_else(|| table.missing("symbols", &words()))?;
+    refuse_readers_without_lists(&table)?;
     let lock_kind = table.choice("lock_kind", &lock_kinds())?;
     let lock_kind = lock_kind.ok_or_else(|| table.missing("lock_kind", "such as pv-queued"))?;
     let mut locks = Vec::new();
@@ -164,6 +168,9 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
+        wait_lists: table.choice("wait_lists", &WakesUp::WORDS)?,
+        readers: table.boolean("readers")?.unwrap_or(false),
+        flat_ipi: table.boolean("flat_ipi")?.unwrap_or(false),
         listed_holds_percent: table
             .parsed("listed_holds", units::percent)?
             .map_or(100, |percent| percent as u8),
@@ -174,6 +181,16 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         thread_switch_ns: required("thread_switch", HANDLER_NS)?,
         locks,
     })
+}
+
+/// A reader that has to wait sleeps in a list.
+fn refuse_readers_without_lists(table: &TableReader<'_>) -> Result<(), ScenarioError> {
+    match table.get("readers") {
+        Some(node) if table.boolean("readers")?.unwrap_or(false) && table.get("wait_lists").is_none() => {
+            Err(ScenarioError::new(&node.place, "`readers` needs `wait_lists`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What kernels of today do; none of it is there unless it is said.

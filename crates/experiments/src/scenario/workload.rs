@@ -5,7 +5,9 @@ use super::kernel;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
-use microslice_model::config::{GuestKernelConfig, LOOP_DEPTH, Phase, RUNQUEUE, WorkloadConfig};
+use microslice_model::config::{
+    Duration, GuestKernelConfig, LOOP_DEPTH, LockKind, Phase, RUNQUEUE, WorkloadConfig,
+};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -25,12 +27,13 @@ const UNITS_MAX: u64 = 1 << 40;
 const SPIN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// Each kind of phase: the key that makes it one, and the keys it may carry besides.
-const PHASES: [(&str, &[&str]); 13] = [
+const PHASES: [(&str, &[&str]); 14] = [
     ("compute", &[]),
     ("kernel", &["symbol"]),
     ("lock", &["hold"]),
-    ("shootdown", &["under"]),
-    ("barrier", &["count", "under", "spin"]),
+    ("read", &["hold"]),
+    ("shootdown", &["under", "reading", "writing"]),
+    ("barrier", &["count", "under", "spin", "requeues"]),
     ("sleep", &[]),
     ("send", &["capacity"]),
     ("receive", &[]),
@@ -197,9 +200,8 @@ impl ProgramReader<'_, '_> {
         Ok(match kind {
             "compute" => Phase::Compute { duration: required("compute")? },
             "sleep" => Phase::Sleep { duration: required("sleep")? },
-            "shootdown" => {
-                Phase::Shootdown { prepare: required("shootdown")?, under: self.lock_under(&table, true)? }
-            }
+            "shootdown" => self.shootdown(&table, required("shootdown")?)?,
+            "read" => Phase::Read { lock: self.lock_read(&table, "read")?, hold: required("hold")? },
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
             "barrier" => self.barrier(node, &table)?,
@@ -249,6 +251,39 @@ impl ProgramReader<'_, '_> {
         Ok(Phase::Send { queue, capacity })
     }
 
+    fn shootdown(&self, table: &TableReader<'_>, prepare: Duration) -> Result<Phase, ScenarioError> {
+        let mut said = ["under", "reading", "writing"].into_iter().filter(|key| table.get(key).is_some());
+        let (first, second) = (said.next(), said.next());
+        if let (Some(first), Some(second)) = (first, second) {
+            let place = table.get(second).map_or(table.place(), |node| &node.place);
+            let cause = format!("`{first}` and `{second}` exclude each other: one lock is held");
+            return Err(ScenarioError::new(place, cause));
+        }
+        match first {
+            None | Some("under") => Ok(Phase::Shootdown { prepare, under: self.lock_under(table, true)? }),
+            Some(key) => {
+                let lock = self.lock_read(table, key)?;
+                Ok(Phase::GuardedShootdown { prepare, lock, reads: key == "reading" })
+            }
+        }
+    }
+
+    /// A lock that may be held for reading: a semaphore. A kernel without readers needn't have it.
+    fn lock_read(&self, table: &TableReader<'_>, key: &str) -> Result<String, ScenarioError> {
+        if !self.surroundings.kernel.readers {
+            return name_of(table, key);
+        }
+        let name = self.lock_named(table, key)?.ok_or_else(|| table.missing(key, "the name of a lock"))?;
+        let kernel = &self.surroundings.kernel;
+        let lock = kernel.locks.iter().find(|lock| lock.name == name);
+        if lock.and_then(|lock| lock.kind).unwrap_or(kernel.lock_kind) == LockKind::Sleeping {
+            return Ok(name);
+        }
+        let place = table.get(key).map_or(table.place(), |node| &node.place);
+        let cause = format!("`{key}`: {} has no readers; allowed: a sleeping lock", quoted(&name));
+        Err(ScenarioError::new(place, cause))
+    }
+
     fn barrier(&mut self, node: &Node, table: &TableReader<'_>) -> Result<Phase, ScenarioError> {
         let name = name_of(table, "barrier")?;
         let count = table.integer("count", 0..=self.threads as u64)?.unwrap_or(0) as usize;
@@ -265,7 +300,12 @@ impl ProgramReader<'_, '_> {
             let cause = "`spin` needs `under`: a thread that has spun in vain sleeps under that lock";
             return Err(ScenarioError::new(&spin.place, cause));
         }
-        Ok(Phase::Barrier { name, count, under, spin_ns })
+        let requeues = table.boolean("requeues")?.unwrap_or(false);
+        if let (Some(node), None, true) = (table.get("requeues"), &under, requeues) {
+            let cause = "`requeues` needs `under`, the lock of the futex's queue";
+            return Err(ScenarioError::new(&node.place, cause));
+        }
+        Ok(Phase::Barrier { name, count, under, spin_ns, requeues })
     }
 
     /// What a shootdown may be done under: interrupts must stay on and waiters sleep, or nobody would ever
@@ -414,7 +454,7 @@ pub fn time_of(program: &[Phase]) -> f64 {
     let time = |phase: &Phase| match phase {
         Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
         Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
-        Phase::Shootdown { prepare, .. } => units::mean_ns(prepare),
+        Phase::Shootdown { prepare, .. } | Phase::GuardedShootdown { prepare, .. } => units::mean_ns(prepare),
         // It takes a runqueue's lock.
         Phase::Spawn => PASS_TIME_MIN_NS,
         Phase::Repeat { count, body } => *count as f64 * time_of(body),

@@ -236,7 +236,7 @@ fn a_deadlock_is_reported_with_what_each_thread_waits_for() {
     let config = one_vm(
         vec![
             compute(10 * US),
-            Phase::Barrier { name: "all".into(), count: 5, under: None, spin_ns: 0 },
+            Phase::Barrier { name: "all".into(), count: 5, under: None, spin_ns: 0, requeues: false },
             compute(US),
         ],
         4,

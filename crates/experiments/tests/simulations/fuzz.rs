@@ -27,7 +27,7 @@ fn phase() -> impl Strategy<Value = Phase> {
         time.prop_map(|ns| Phase::Sleep { duration: Duration::Constant { ns } }),
         Just(Phase::Spawn),
         Just(Phase::YieldThread),
-        Just(Phase::Barrier { name: "b".into(), count: 0, under: None, spin_ns: 0 }),
+        Just(Phase::Barrier { name: "b".into(), count: 0, under: None, spin_ns: 0, requeues: false }),
         (1u64..4, 1_000u64..50_000)
             .prop_map(|(count, mean_ns)| Phase::Repeat { count, body: vec![compute(mean_ns)] }),
     ]

@@ -24,3 +24,4 @@ mod shares;
 mod sweep_results;
 mod tasks;
 mod timers;
+mod wait_lists;

@@ -96,6 +96,9 @@ pub struct CostModel {
     /// The woken vCPU pays.
     #[serde(skip_serializing_if = "is_zero")]
     pub halt_ns: u64,
+    /// What each waiter that spins adds to the hand-over of a ticket lock: a cache line's transfer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub waiter_line_ns: u64,
 }
 
 fn is_no_count(count: &usize) -> bool {

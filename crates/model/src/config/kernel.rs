@@ -35,6 +35,17 @@ pub struct GuestKernelConfig {
     /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
+    /// Whether lists of sleepers have locks, and how long wakers hold them; `None`: lists have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_lists: Option<WakesUp>,
+    /// Sleeping locks are taken for reading, too, by page faults and by some shootdowns. Elsewhere the former
+    /// aren't there, and the latter are under no lock.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub readers: bool,
+    /// One write to the ICR calls up to eight vCPUs (`flat_send_IPI_mask`, arch/x86/kernel/apic/
+    /// apic_flat_64.c, Linux 3.2).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flat_ipi: bool,
     /// Share of the holds of locks that are in the locks' own functions (`LockConfig::symbol`). The others
     /// are in none that a list has. A host by whose list all are critical sees these holders, and no others.
     #[serde(skip_serializing_if = "is_all")]
@@ -157,6 +168,21 @@ impl KernelFeatures {
     fn are_none(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// When a waker gives up the lock of the list from which it takes sleepers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum WakesUp {
+    /// Behind all wake-ups, whose IPIs are sent under it (`futex_wake`, `__rwsem_do_wake`, Linux 3.2).
+    UnderLock,
+    /// Before them: it only gathers whom to wake (`wake_up_q`: futexes from 4.2 on, mutexes from 4.6,
+    /// semaphores from 4.8).
+    AfterLock,
+}
+
+impl WakesUp {
+    /// What scenarios call it.
+    pub const WORDS: [(&str, Self); 2] = [("under-lock", Self::UnderLock), ("after-lock", Self::AfterLock)];
 }
 
 /// How a guest shares a vCPU among its threads.

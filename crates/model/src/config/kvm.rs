@@ -27,6 +27,9 @@ impl PleConfig {
 pub struct KvmConfig {
     /// What a directed yield costs the yielder, which locks two runqueues, whatever comes of it.
     pub yield_to_ns: u64,
+    /// What a pause-loop exit, with its yield, takes longer at times: from nothing to so much, all alike.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub exit_jitter_ns: u64,
     /// For how long a halted vCPU keeps its pCPU, at most (`halt_poll_ns`); 0: not at all.
     pub halt_poll_ns: u64,
     pub interrupts: InterruptMode,
@@ -74,6 +77,10 @@ impl KvmConfig {
 
 fn is_one(number: &u32) -> bool {
     *number == 1
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn is_endless(time_ns: &u64) -> bool {

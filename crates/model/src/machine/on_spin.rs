@@ -120,6 +120,13 @@ impl Machine {
         found
     }
 
+    /// A spinner yields, by a `yield_to` that found whom to yield to.
+    pub fn pays_for_yield(&mut self) {
+        if let Some(on_spin) = &mut self.on_spin {
+            on_spin.cost_ns += on_spin.yield_to_ns;
+        }
+    }
+
     /// A spinner keeps its pCPU, as the scheduler says. KVM asks it about each sibling all the same.
     pub fn refuses_to_yield(&mut self, spinner: VcpuId) {
         let Some(mut on_spin) = self.on_spin.take() else { return };

@@ -242,6 +242,7 @@ impl Cfs {
         let waits = |&other: &VcpuId| other != vcpu && machine.vcpus[other].state == VcpuState::Runnable;
         let Some(sibling) = round.find(waits) else { return false };
         self.last_boosted[vm] = sibling;
+        machine.pays_for_yield();
         let pcpu = machine.vcpus[sibling].pcpu;
         self.groups.of_mut(pcpu, vm).buddies.next = Some(sibling);
         self.roots[pcpu].buddies.next = Some(vm);

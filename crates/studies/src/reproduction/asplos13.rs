@@ -114,6 +114,11 @@ impl Study for Asplos13 {
             ["table1", program, "lock"] => {
                 runs.each(&corun(program), BASELINE, |report| lock_share(target(report)))
             }
+            ["table1", program, "kernel_tlb"] => runs.each(&corun(program), BASELINE, |report| {
+                shootdown_share(target(report)) / kernel_share(report)
+            }),
+            ["table1", program, "kernel_lock"] => runs
+                .each(&corun(program), BASELINE, |report| lock_share(target(report)) / kernel_share(report)),
             ["figure2", _] => extreme(&COMMUNICATING.map(|program| amplification(runs, program)), f64::max),
             ["section3", _, "low"] => extreme(&futex_waits_us(runs), f64::min),
             ["section3", _, "high"] => extreme(&futex_waits_us(runs), f64::max),

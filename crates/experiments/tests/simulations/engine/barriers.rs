@@ -7,7 +7,8 @@ use microslice_model::events::NoTrace;
 
 /// Four threads that meet under a futex's queue lock, on as many vCPUs.
 fn meets_under(under: &str) -> SimulationConfig {
-    let barrier = Phase::Barrier { name: "all".into(), count: 0, under: Some(under.into()), spin_ns: 0 };
+    let under = Some(under.into());
+    let barrier = Phase::Barrier { name: "all".into(), count: 0, under, spin_ns: 0, requeues: false };
     one_vm(vec![compute(100 * US), barrier, Phase::Progress { units: 1 }], 4)
 }
 

@@ -29,7 +29,9 @@ pub fn draw(page: &mut Page, reproduction: &Reproduction) {
     section(page, "Figure 1: shootdown IPIs of programs alone", vec![rates]);
     let shares = [("waiting for shootdowns", ".tlb"), ("waiting for locks", ".lock")];
     let shares = figure_chart(figures, "beside streamcluster", "share of its CPU time", &shares);
-    section(page, "Table 1: what programs wait for beside streamcluster", vec![shares]);
+    let of_kernel = [("waiting for shootdowns", ".kernel_tlb"), ("waiting for locks", ".kernel_lock")];
+    let of_kernel = figure_chart(figures, "the same", "share of its time in the kernel", &of_kernel);
+    section(page, "Table 1: what programs wait for beside streamcluster", vec![shares, of_kernel]);
     let runs = &reproduction.runs;
     section(page, "Figure 2: kernel time, alone and beside streamcluster", vec![kernel_times(runs)]);
     section(page, "Figure 7a: Resched-DP by its delay", vec![delays(runs)]);
