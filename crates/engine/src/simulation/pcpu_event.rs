@@ -124,6 +124,7 @@ impl Simulation<'_> {
     /// `vcpu`, which runs on `pcpu`, offers to yield. The tries cost it time, or the one that follows it.
     pub(crate) fn ask_to_yield(&mut self, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause) -> YieldAnswer {
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, cause);
+        self.machine.leaves_guest(pcpu);
         let cost_ns = self.machine.take_yield_costs();
         match answer {
             YieldAnswer::Yield => self.machine.pcpu_times[pcpu].owed_ns += cost_ns,
