@@ -7,7 +7,7 @@ use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
 use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
-use crate::guest::{Beside, GuestVcpu, Holder, Lock, Thread, ThreadState, WaitsFor};
+use crate::guest::{Beside, GuestVcpu, Holder, Lock, Queue, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
@@ -75,7 +75,31 @@ pub fn validate(config: &SimulationConfig) -> Result<(), SimError> {
         let limit = microslice_policy::POOL_LIMIT_MAX;
         return Err(bad("scheduler", format!("{most} micro pCPUs; the policy allows up to {limit}")));
     }
+    validate_cgroups(config)?;
     config.vms.iter().try_for_each(|vm| validate_vm(vm, pcpus))
+}
+
+fn validate_cgroups(config: &SimulationConfig) -> Result<(), SimError> {
+    for (at, cgroup) in config.cgroups.iter().enumerate() {
+        let place = || format!("cgroup {}", cgroup.name);
+        if !config.scheduler.knows_cgroups() {
+            return Err(bad(
+                place(),
+                "this policy knows no cgroups around VMs; eevdf, beside and microslice do",
+            ));
+        }
+        if cgroup.weight == 0 || cgroup.weight > 65_535 {
+            return Err(bad(place(), format!("weight is {}; it must be 1 to 65535", cgroup.weight)));
+        }
+        if cgroup.parent.is_some_and(|parent| parent >= at) {
+            return Err(bad(place(), "it lies in a cgroup that doesn't stand before it"));
+        }
+    }
+    let is_known = |vm: &&VmConfig| vm.cgroup.is_none_or(|cgroup| cgroup < config.cgroups.len());
+    match config.vms.iter().find(|vm| !is_known(vm)) {
+        Some(vm) => Err(bad(format!("vm {}", vm.name), "it lies in a cgroup that isn't there")),
+        None => Ok(()),
+    }
 }
 
 fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
@@ -128,6 +152,7 @@ impl<'a> Simulation<'a> {
         validate(config)?;
         let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
         let mut machine = Machine::new(&config.host, host_vms);
+        machine.cgroups.clone_from(&config.cgroups);
         let scheduler =
             scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
@@ -177,6 +202,10 @@ impl<'a> Simulation<'a> {
         if simulation.is_modern {
             simulation.thread_clocks = ThreadClocks::new(simulation.guest.len(), threads);
             simulation.wake_lists = simulation.guest.iter().map(|_| Vec::new()).collect();
+        }
+        for channel in &config.channels {
+            let (capacity, name) = (channel.capacity, channel.name.clone());
+            simulation.queues.push(Queue { capacity, name, ..Queue::default() });
         }
         for vm in &config.vms {
             simulation.add_vm(vm)?;
@@ -236,6 +265,7 @@ impl<'a> Simulation<'a> {
             programs: &mut self.programs,
             queues: &mut self.queues,
             barriers: &mut self.barriers,
+            channels: &self.config.channels,
         };
         let mut compiler = Compiler::new(vm, &self.texts[text], &lock_names, tables);
         let programs =
@@ -422,6 +452,7 @@ fn host_vm(vm: &VmConfig, pcpus: usize) -> HostVm {
     host_vm.knobs = vm.knobs;
     host_vm.are_tasks = vm.are_tasks;
     host_vm.own_max_wait_ns = vm.max_wait_ns;
+    host_vm.cgroup = vm.cgroup;
     host_vm.pins = vm.pins.iter().map(|&pcpu| PcpuId::from_index(pcpu)).collect();
     host_vm
 }

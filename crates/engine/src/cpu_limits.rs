@@ -6,16 +6,16 @@
 //!            - under kernels' own schedulers by CFS bandwidth control (`quota.rs`),
 //!            - under sched_ext's by `policy/cpu_limit.h` (`turns.rs`).
 //!            Either is asked when a vCPU gets on a pCPU, when it is scheduled and at the host's ticks.
-//! Limits.    A limit is a VM's own: cgroups above it have none. No burst. What QEMU's own threads use isn't
-//!            counted.
+//!            Limits of a VM are its own and those of the cgroups around it: all are charged and asked.
+//! Limits.    No burst. What QEMU's own threads use isn't counted.
 
 mod quota;
 mod turns;
 
 use self::quota::Quota;
-use self::turns::Turns;
+use self::turns::{Asked, Clock, Turn};
 use crate::simulation::Simulation;
-use microslice_model::config::{CpuMax, SimulationConfig};
+use microslice_model::config::{CpuMax, SimulationConfig, cgroups_around};
 use microslice_model::events::{StopReason, TraceEvent};
 use microslice_model::ids::{IdVec, PcpuId, VcpuId, VmId};
 use microslice_model::machine::{Machine, VcpuState};
@@ -32,12 +32,11 @@ enum Verdict {
 
 enum Rule {
     Quota(Quota),
-    Turns(Turns),
+    Clock(Clock),
 }
 
-/// A VM's limit, and those of its vCPUs that rest, in the order in which they came.
+/// A limit, and those that rest by it, in the order in which they came.
 struct Limit {
-    vm: VmId,
     rule: Rule,
     resting: Vec<VcpuId>,
 }
@@ -49,34 +48,50 @@ struct Vcpu {
     /// It comes back from a rest.
     comes_back: bool,
     charged_until_ns: u64,
+    /// Where limits are kept by turns.
+    turn: Turn,
 }
 
 pub(crate) struct CpuLimits {
     limits: Vec<Limit>,
-    /// Of each VM, its place in `limits`.
-    of: IdVec<VmId, Option<usize>>,
+    /// Of each VM, the places in `limits` of its own one and of those around it.
+    of: IdVec<VmId, Vec<usize>>,
     vcpus: IdVec<VcpuId, Vcpu>,
+    /// A turn's length without a limit, where limits are kept by turns.
+    slice_ns: u64,
 }
 
 impl CpuLimits {
     pub fn new(config: &SimulationConfig, machine: &Machine) -> Self {
         let by_turns = config.scheduler.keeps_limits_by_turns();
-        let limited =
-            machine.vms.ids().zip(&config.vms).filter_map(|(vm, config)| Some((vm, config.cpu_max?)));
-        let rule = |max: &CpuMax| match by_turns {
-            Some(slice_ns) => Rule::Turns(Turns::new(max, slice_ns, machine)),
-            None => Rule::Quota(Quota::new(max, machine.pcpus.len())),
+        let mut limits = Vec::new();
+        let mut add = |max: Option<CpuMax>| {
+            let rule = match by_turns {
+                Some(_) => Rule::Clock(Clock::new(&max?)),
+                None => Rule::Quota(Quota::new(&max?, machine.pcpus.len())),
+            };
+            limits.push(Limit { rule, resting: Vec::new() });
+            Some(limits.len() - 1)
         };
-        let limits: Vec<Limit> =
-            limited.map(|(vm, max)| Limit { vm, rule: rule(&max), resting: Vec::new() }).collect();
-        let mut of = IdVec::of(None, machine.vms.len());
-        limits.iter().enumerate().for_each(|(at, limit)| of[limit.vm] = Some(at));
+        let own: Vec<_> = config.vms.iter().map(|vm| add(vm.cpu_max)).collect();
+        let of_cgroups: Vec<_> = config.cgroups.iter().map(|cgroup| add(cgroup.cpu_max)).collect();
+        let of = config.vms.iter().zip(own).map(|(vm, own)| {
+            let around = cgroups_around(&config.cgroups, vm.cgroup).filter_map(|at| of_cgroups[at]);
+            own.into_iter().chain(around).collect()
+        });
+        let of = of.collect();
         let vcpus = if limits.is_empty() { 0 } else { machine.vcpus.len() };
-        Self { limits, of, vcpus: IdVec::of(Vcpu::default(), vcpus) }
+        let vcpus = IdVec::of(Vcpu::default(), vcpus);
+        Self { limits, of, vcpus, slice_ns: by_turns.unwrap_or(0) }
     }
 
     pub fn count(&self) -> usize {
         self.limits.len()
+    }
+
+    /// Whether a VM is limited, by itself or by a cgroup around it.
+    pub fn has_any(&self, vm: VmId) -> bool {
+        !self.of[vm].is_empty()
     }
 
     /// Whether a vCPU rests: nothing wakes it before its VM has quota again.
@@ -91,40 +106,88 @@ impl CpuLimits {
         !self.limits.is_empty() && std::mem::take(&mut self.vcpus[vcpu].comes_back)
     }
 
+    /// Whether a vCPU has any limit.
     #[inline]
-    fn limit_of(&self, machine: &Machine, vcpu: VcpuId) -> Option<usize> {
-        if self.limits.is_empty() { None } else { self.of[machine.vcpus[vcpu].vm] }
+    fn limits_vcpu(&self, machine: &Machine, vcpu: VcpuId) -> bool {
+        !self.limits.is_empty() && self.has_any(machine.vcpus[vcpu].vm)
     }
 
-    /// What it ran on this pCPU until now is charged. Then: may it go on?
-    fn charge(&mut self, machine: &Machine, limit: usize, vcpu: VcpuId, pcpu: PcpuId) {
-        let now_ns = machine.now_ns;
-        let ran_ns = now_ns - std::mem::replace(&mut self.vcpus[vcpu].charged_until_ns, now_ns);
-        match &mut self.limits[limit].rule {
-            Rule::Quota(quota) => quota.charge(pcpu, ran_ns),
-            Rule::Turns(turns) => turns.charge(vcpu, ran_ns),
-        }
-    }
-
-    fn verdict(&mut self, machine: &Machine, limit: usize, vcpu: VcpuId, pcpu: PcpuId) -> Verdict {
-        let Limit { vm, rule, resting } = &mut self.limits[limit];
-        match rule {
-            Rule::Quota(quota) => quota.verdict(pcpu),
-            Rule::Turns(turns) => {
-                let of_vm = &machine.vms[*vm];
-                let vcpus = of_vm.first_vcpu.span(of_vm.vcpus);
-                let awake = vcpus.filter(|&vcpu| machine.vcpus[vcpu].state != VcpuState::Blocked).count();
-                turns.verdict(machine.now_ns, vcpu, awake + resting.len())
+    /// What it ran on this pCPU until now is charged.
+    fn charge(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) {
+        let (now_ns, state) = (machine.now_ns, &mut self.vcpus[vcpu]);
+        let ran_ns = now_ns - std::mem::replace(&mut state.charged_until_ns, now_ns);
+        let beyond_ns = ran_ns.saturating_sub(state.turn.left_ns);
+        state.turn.left_ns = state.turn.left_ns.saturating_sub(ran_ns);
+        for &at in &self.of[machine.vcpus[vcpu].vm] {
+            match &mut self.limits[at].rule {
+                Rule::Quota(quota) => quota.charge(pcpu, ran_ns),
+                Rule::Clock(clock) => clock.charge(beyond_ns),
             }
         }
     }
-}
 
-impl Limit {
-    fn next_ns(&self) -> u64 {
-        match &self.rule {
+    /// May it run? If not, also by which limit it rests.
+    fn verdict(&mut self, machine: &Machine, vcpu: VcpuId, pcpu: PcpuId) -> (Verdict, usize) {
+        let vm = machine.vcpus[vcpu].vm;
+        let first = self.of[vm][0];
+        if matches!(self.limits[first].rule, Rule::Clock(_)) {
+            return (self.ask_clocks(machine, vcpu), first);
+        }
+        let of_vm = &self.of[vm];
+        let mut refuses = of_vm.iter().filter(|&&at| match &mut self.limits[at].rule {
+            Rule::Quota(quota) => quota.verdict(pcpu) == Verdict::Rests,
+            Rule::Clock(_) => false,
+        });
+        match refuses.next() {
+            Some(&at) => (Verdict::Rests, at),
+            None => (Verdict::Runs { until_ns: u64::MAX }, first),
+        }
+    }
+
+    /// `ask_limits`: the turn is as short as the tightest limit has it, and all of them are charged for it.
+    fn ask_clocks(&mut self, machine: &Machine, vcpu: VcpuId) -> Verdict {
+        let now_ns = machine.now_ns;
+        let left_ns = self.vcpus[vcpu].turn.left_ns;
+        if left_ns > 0 {
+            return Verdict::Runs { until_ns: now_ns + left_ns };
+        }
+        let vm = machine.vcpus[vcpu].vm;
+        let turn = Turn { left_ns: self.slice_ns, rests_until_ns: 0 };
+        let mut asked = Asked { now_ns, active: self.active_of(machine, vm), turn };
+        for &at in &self.of[vm] {
+            if let Rule::Clock(clock) = &mut self.limits[at].rule {
+                clock.ask(&mut asked);
+            }
+        }
+        for &at in &self.of[vm] {
+            if let Rule::Clock(clock) = &mut self.limits[at].rule {
+                clock.charge(asked.turn.left_ns);
+            }
+        }
+        self.vcpus[vcpu].turn = asked.turn;
+        match asked.turn.rests_until_ns {
+            0 => Verdict::Runs { until_ns: now_ns + asked.turn.left_ns },
+            _ => Verdict::Rests,
+        }
+    }
+
+    /// How many of a VM's vCPUs want to run.
+    fn active_of(&self, machine: &Machine, vm: VmId) -> usize {
+        let of_vm = &machine.vms[vm];
+        let wants =
+            |vcpu: &VcpuId| machine.vcpus[*vcpu].state != VcpuState::Blocked || self.vcpus[*vcpu].rests;
+        of_vm.first_vcpu.span(of_vm.vcpus).filter(wants).count()
+    }
+
+    /// When a limit's timer is due.
+    fn next_ns(&self, at: usize) -> u64 {
+        let Limit { rule, resting } = &self.limits[at];
+        match rule {
             Rule::Quota(quota) => quota.next_ns(),
-            Rule::Turns(turns) => turns.next_ns(&self.resting),
+            Rule::Clock(_) => {
+                let rests_until = |&vcpu: &VcpuId| self.vcpus[vcpu].turn.rests_until_ns;
+                resting.iter().map(rests_until).min().unwrap_or(u64::MAX)
+            }
         }
     }
 }
@@ -132,14 +195,16 @@ impl Limit {
 impl Simulation<'_> {
     /// The vCPU that runs here is about to be scheduled. Whether it rests instead of going on.
     pub(crate) fn is_throttled(&mut self, vcpu: VcpuId, pcpu: PcpuId) -> bool {
-        let Some(limit) = self.cpu_limits.limit_of(&self.machine, vcpu) else { return false };
-        self.cpu_limits.charge(&self.machine, limit, vcpu, pcpu);
+        if !self.cpu_limits.limits_vcpu(&self.machine, vcpu) {
+            return false;
+        }
+        self.cpu_limits.charge(&self.machine, vcpu, pcpu);
         if self.machine.vcpus[vcpu].state != VcpuState::Running {
             return false;
         }
-        match self.cpu_limits.verdict(&self.machine, limit, vcpu, pcpu) {
-            Verdict::Runs { .. } => false,
-            Verdict::Rests => {
+        match self.cpu_limits.verdict(&self.machine, vcpu, pcpu) {
+            (Verdict::Runs { .. }, _) => false,
+            (Verdict::Rests, limit) => {
                 self.rest(limit, vcpu);
                 true
             }
@@ -148,14 +213,16 @@ impl Simulation<'_> {
 
     /// It begins to run here, or goes on: until when, at most.
     pub(crate) fn limit_turn(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
-        let Some(limit) = self.cpu_limits.limit_of(&self.machine, vcpu) else { return };
+        if !self.cpu_limits.limits_vcpu(&self.machine, vcpu) {
+            return;
+        }
         self.cpu_limits.vcpus[vcpu].charged_until_ns = self.machine.now_ns;
-        match self.cpu_limits.verdict(&self.machine, limit, vcpu, pcpu) {
-            Verdict::Runs { until_ns } => {
+        match self.cpu_limits.verdict(&self.machine, vcpu, pcpu) {
+            (Verdict::Runs { until_ns }, _) => {
                 let end_ns = &mut self.machine.pcpus[pcpu].slice_end_ns;
                 *end_ns = until_ns.min(*end_ns);
             }
-            Verdict::Rests => {
+            (Verdict::Rests, limit) => {
                 self.rest(limit, vcpu);
                 self.request_stop(pcpu, StopReason::Throttled);
             }
@@ -171,18 +238,24 @@ impl Simulation<'_> {
 
     /// It has left this pCPU. What it didn't use goes back.
     pub(crate) fn end_limited_turn(&mut self, vcpu: VcpuId, pcpu: PcpuId) {
-        let Some(at) = self.cpu_limits.limit_of(&self.machine, vcpu) else { return };
-        let blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
-        let limit = &mut self.cpu_limits.limits[at];
-        match &mut limit.rule {
-            Rule::Quota(quota) if blocked => {
-                quota.give_back(self.machine.now_ns, pcpu, !limit.resting.is_empty());
-            }
-            Rule::Quota(_) => {}
-            Rule::Turns(turns) if !self.cpu_limits.vcpus[vcpu].rests => turns.settle(vcpu),
-            Rule::Turns(_) => {}
+        if !self.cpu_limits.limits_vcpu(&self.machine, vcpu) {
+            return;
         }
-        self.time_limit(at);
+        let blocked = self.machine.vcpus[vcpu].state == VcpuState::Blocked;
+        let state = &mut self.cpu_limits.vcpus[vcpu];
+        let left_ns = if state.rests { 0 } else { std::mem::take(&mut state.turn.left_ns) };
+        for place in 0..self.cpu_limits.of[self.machine.vcpus[vcpu].vm].len() {
+            let at = self.cpu_limits.of[self.machine.vcpus[vcpu].vm][place];
+            let Limit { rule, resting } = &mut self.cpu_limits.limits[at];
+            match rule {
+                Rule::Quota(quota) if blocked => {
+                    quota.give_back(self.machine.now_ns, pcpu, !resting.is_empty());
+                }
+                Rule::Quota(_) => {}
+                Rule::Clock(clock) => clock.settle(left_ns),
+            }
+            self.time_limit(at);
+        }
     }
 
     fn rest(&mut self, limit: usize, vcpu: VcpuId) {
@@ -194,7 +267,7 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn time_limit(&mut self, limit: usize) {
-        let (slot, next_ns) = (self.slots.limit(limit), self.cpu_limits.limits[limit].next_ns());
+        let (slot, next_ns) = (self.slots.limit(limit), self.cpu_limits.next_ns(limit));
         match next_ns {
             u64::MAX => self.timeline.cancel(slot),
             _ => self.timeline.set(slot, next_ns),
@@ -204,7 +277,8 @@ impl Simulation<'_> {
     /// A limit's timer: those that may run again come back.
     pub(crate) fn limit_event(&mut self, limit: usize) {
         let now_ns = self.machine.now_ns;
-        let Limit { rule, resting, .. } = &mut self.cpu_limits.limits[limit];
+        let CpuLimits { limits, vcpus, .. } = &mut self.cpu_limits;
+        let Limit { rule, resting } = &mut limits[limit];
         let resting_before = std::mem::take(resting);
         let (released, left): (Vec<_>, Vec<_>) = match rule {
             Rule::Quota(quota) => {
@@ -212,12 +286,15 @@ impl Simulation<'_> {
                 let place = |vcpu: VcpuId| self.machine.vcpus[vcpu].pcpu;
                 resting_before.into_iter().partition(|&vcpu| quota.releases(place(vcpu)))
             }
-            Rule::Turns(turns) => {
-                resting_before.into_iter().partition(|&vcpu| turns.rests_until_ns(vcpu) <= now_ns)
+            Rule::Clock(_) => {
+                resting_before.into_iter().partition(|&vcpu| vcpus[vcpu].turn.rests_until_ns <= now_ns)
             }
         };
         *resting = left;
         for &vcpu in &released {
+            if self.rests_by_another(vcpu) {
+                continue;
+            }
             let since_ns = self.cpu_limits.vcpus[vcpu].rests_since_ns;
             self.measured.rested(self.machine.vcpus[vcpu].vm, now_ns, since_ns);
             let state = &mut self.cpu_limits.vcpus[vcpu];
@@ -233,12 +310,28 @@ impl Simulation<'_> {
         self.time_limit(limit);
     }
 
+    /// One limit lets it go on. Whether it rests by another one of its VM's from now on.
+    fn rests_by_another(&mut self, vcpu: VcpuId) -> bool {
+        let host = &self.machine.vcpus[vcpu];
+        let (pcpu, of_vm) = (host.pcpu, &self.cpu_limits.of[host.vm]);
+        let is_its_only = of_vm.len() == 1;
+        if is_its_only || matches!(self.cpu_limits.limits[of_vm[0]].rule, Rule::Clock(_)) {
+            return false;
+        }
+        let (verdict, limit) = self.cpu_limits.verdict(&self.machine, vcpu, pcpu);
+        if verdict == Verdict::Rests {
+            self.cpu_limits.limits[limit].resting.push(vcpu);
+        }
+        verdict == Verdict::Rests
+    }
+
     /// Those that rest at the end have done so until then.
     pub(crate) fn finish_rests(&mut self) {
         let now_ns = self.machine.now_ns;
         for limit in &self.cpu_limits.limits {
             for &vcpu in &limit.resting {
-                self.measured.rested(limit.vm, now_ns, self.cpu_limits.vcpus[vcpu].rests_since_ns);
+                let vm = self.machine.vcpus[vcpu].vm;
+                self.measured.rested(vm, now_ns, self.cpu_limits.vcpus[vcpu].rests_since_ns);
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::measurements::VmCounters;
 use crate::report::{PcpuTimes, RunReport, VmReport, WorkloadReport};
 use crate::simulation::Simulation;
 use crate::text;
+use microslice_model::config::cgroups_around;
 use microslice_model::counters::PoolReport;
 use microslice_model::ids::{IdVec, ThreadId, VmId};
 use microslice_model::machine::{HostVcpu, VcpuState};
@@ -31,6 +32,27 @@ fn demand_ns(run_ns: u64, wait_ns: u64, measured_ns: u64) -> f64 {
     }
     let (run_ns, measured_ns) = (run_ns as f64, measured_ns as f64);
     (measured_ns * run_ns / (measured_ns - wait_ns as f64)).min(measured_ns)
+}
+
+/// What lies in a cgroup.
+enum Inner {
+    Vm(VmId),
+    Cgroup(usize),
+}
+
+/// Divides a time by weights, and tells the part of each. None is more than is wanted: what somebody leaves
+/// goes to the others.
+fn fill<T>(mut left_ns: f64, mut shares: Vec<(T, f64, f64)>, mut tell: impl FnMut(T, f64)) {
+    // The one that asked for the least, by weight, is satisfied first.
+    let by_weight = |&(_, weight, wanted_ns): &(T, f64, f64)| wanted_ns / weight;
+    shares.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));
+    let mut left_weight = shares.iter().map(|&(_, weight, _)| weight).sum::<f64>();
+    for (of, weight, wanted_ns) in shares {
+        let part_ns = wanted_ns.min(left_ns * weight / left_weight);
+        tell(of, part_ns);
+        left_ns -= part_ns;
+        left_weight -= weight;
+    }
 }
 
 impl Simulation<'_> {
@@ -131,18 +153,39 @@ impl Simulation<'_> {
             demands.iter().for_each(|&(vm, wanted_ns)| of_vms[vm] += wanted_ns);
             demands = of_vms.enumerate().map(|(vm, &wanted_ns)| (vm, wanted_ns)).collect();
         }
-        // The VM that asked for the least, by weight, is satisfied first.
-        let by_weight = |&(vm, wanted_ns): &(VmId, f64)| wanted_ns / weight_of(vm);
-        demands.sort_by(|left, right| by_weight(left).total_cmp(&by_weight(right)));
-        let mut left_ns = self.measured.vms().iter().map(|vm| vm.run_ns as f64).sum::<f64>();
-        let mut left_weight = demands.iter().map(|&(vm, _)| weight_of(vm)).sum::<f64>();
-        for (vm, wanted_ns) in demands {
-            let part_ns = wanted_ns.min(left_ns * weight_of(vm) / left_weight);
-            due[vm] += part_ns;
-            left_ns -= part_ns;
-            left_weight -= weight_of(vm);
+        let all_ns = self.measured.vms().iter().map(|vm| vm.run_ns as f64).sum::<f64>();
+        if self.config.cgroups.is_empty() {
+            let shares = demands.into_iter().map(|(vm, wanted_ns)| (vm, weight_of(vm), wanted_ns));
+            fill(all_ns, shares.collect(), |vm, part_ns| due[vm] += part_ns);
+        } else {
+            self.fill_cgroup(None, all_ns, &demands.into_iter().map(|(_, ns)| ns).collect(), &mut due);
         }
         due
+    }
+
+    /// Divides what is due to a cgroup, or to the root, among what lies in it. `wanted_ns`: of each VM.
+    fn fill_cgroup(
+        &self,
+        cgroup: Option<usize>,
+        all_ns: f64,
+        wanted_ns: &IdVec<VmId, f64>,
+        due: &mut IdVec<VmId, f64>,
+    ) {
+        let cgroups = &self.config.cgroups;
+        let vms = self.vms.ids().filter(|&vm| self.machine.vms[vm].cgroup == cgroup);
+        let of_vm = |vm: VmId| (Inner::Vm(vm), f64::from(self.machine.vms[vm].weight), wanted_ns[vm]);
+        let of_cgroup = |at: usize| {
+            let lies_in =
+                |vm: &VmId| cgroups_around(cgroups, self.machine.vms[*vm].cgroup).any(|out| out == at);
+            let wanted_ns = self.vms.ids().filter(lies_in).map(|vm| wanted_ns[vm]).sum::<f64>();
+            (Inner::Cgroup(at), f64::from(cgroups[at].weight), wanted_ns)
+        };
+        let inner = (0..cgroups.len()).filter(|&at| cgroups[at].parent == cgroup);
+        let shares = vms.map(of_vm).chain(inner.map(of_cgroup)).collect();
+        fill(all_ns, shares, |inner, part_ns| match inner {
+            Inner::Vm(vm) => due[vm] += part_ns,
+            Inner::Cgroup(at) => self.fill_cgroup(Some(at), part_ns, wanted_ns, due),
+        });
     }
 
     /// The largest difference between what a VM got and what it is due.
@@ -204,7 +247,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
-            throttled_ns: config.cpu_max.map(|_| counters.throttled_ns),
+            throttled_ns: self.cpu_limits.has_any(vm).then_some(counters.throttled_ns),
             waits: counters.waits.clone(),
             wake_waits: counters.wake_waits.clone(),
             late_waits: (self.machine.vms[vm].max_wait_ns > 0).then_some(counters.late_waits),

@@ -198,6 +198,7 @@ impl Simulation<'_> {
                 self.sync(vcpu);
                 self.note_position(vcpu);
                 self.tick_of_limit(vcpu, pcpu);
+                self.machine.leaves_guest(pcpu);
             }
             self.scheduler.tick(&mut self.machine, pcpu);
             self.poll(pcpu);

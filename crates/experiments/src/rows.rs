@@ -17,7 +17,7 @@ pub struct Row {
 }
 
 /// Figures that a table shows first; the others are for `--all` and JSON.
-const MAIN_FIGURES: [&Figure; 12] = [
+const MAIN_FIGURES: [&Figure; 13] = [
     &figures::EXECUTION_TIME,
     &figures::THROUGHPUT,
     &figures::BANDWIDTH,
@@ -28,6 +28,7 @@ const MAIN_FIGURES: [&Figure; 12] = [
     &figures::LOCK_WAIT,
     &figures::SHOOTDOWN_WAIT,
     &figures::WAIT_TO_RUN,
+    &figures::TIMER_LATENESS,
     &figures::ACCELERATIONS,
     &figures::MICRO_POOL_MEAN,
 ];

@@ -3,6 +3,8 @@
 //! Times are integer nanoseconds. The values and their sources are in `scenarios/`;
 //! `docs/explanation/reproduction.md` lists which were fitted.
 
+mod cgroup;
+mod channel;
 mod coordination;
 mod delay;
 mod eevdf;
@@ -14,11 +16,13 @@ mod locks;
 mod micro_sliced;
 mod network;
 
+pub use cgroup::{CgroupConfig, cgroups_around};
+pub use channel::ChannelConfig;
 pub use coordination::{CfsConfig, Coordination, ReschedCo, VmKnobs};
 pub use delay::DelayPreemptionConfig;
 pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use holders::{HolderRules, ShownCount};
-pub use host::{CostModel, HostConfig, QueueLockCosts};
+pub use host::{CostModel, HostConfig, Preempt, QueueLockCosts};
 pub use kernel::{
     BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, RUNQUEUE, SymbolTable,
     ThreadScheduler, WakesUp,
@@ -46,6 +50,12 @@ pub struct SimulationConfig {
     pub duration_ns: u64,
     pub host: HostConfig,
     pub vms: Vec<VmConfig>,
+    /// Around those of VMs; each one's parent stands before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<CgroupConfig>,
+    /// What programs of several VMs have in common; names of these mean no VM's own queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelConfig>,
     pub scheduler: SchedulerKind,
     /// Turns end in windows around their end, where that is safe; `None`: when they are over.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +82,9 @@ pub struct VmConfig {
     pub are_tasks: bool,
     /// Proportional share, 256 is the default as in Xen.
     pub weight: u32,
+    /// The number of the cgroup that its own lies in; `None`: the root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<usize>,
     /// pCPUs its vCPUs may run on; empty: all. (A micro pool may accelerate beyond it, as the paper's
     /// prototype does.)
     pub affinity: Vec<usize>,
@@ -351,6 +364,11 @@ impl SchedulerKind {
             | Self::Lottery(pool) => Some(pool.slice_ns),
             _ => None,
         }
+    }
+
+    /// Returns whether it knows cgroups around those of VMs.
+    pub fn knows_cgroups(&self) -> bool {
+        self.shares_by_vm() && !matches!(self, Self::Cfs(_))
     }
 
     /// Returns whether it is what the paper's authors built in Xen.

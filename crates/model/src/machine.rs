@@ -22,7 +22,7 @@ pub use waiting::{Kind, WAITING_KINDS};
 use self::on_spin::OnSpin;
 use self::topology::Place;
 use crate::bits::Bits;
-use crate::config::{HostConfig, KvmConfig, QueueLockCosts};
+use crate::config::{CgroupConfig, HostConfig, KvmConfig, Preempt, QueueLockCosts};
 use crate::counters::{DelayReport, PoolReport};
 use crate::events::TraceEvent;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
@@ -55,6 +55,8 @@ pub struct Machine {
     pub pcpu_times: IdVec<PcpuId, PcpuTime>,
     pub vcpus: IdVec<VcpuId, HostVcpu>,
     pub vms: IdVec<VmId, HostVm>,
+    /// Around those of VMs.
+    pub cgroups: Vec<CgroupConfig>,
     /// The scheduler looks at what vCPUs do: it wants to know where those that run are, and the others
     /// counted (`Waiting`).
     pub watched: bool,
@@ -101,6 +103,9 @@ pub struct Machine {
     pub tracing: bool,
     pub trace: Vec<TraceEvent>,
     resched: Vec<PcpuId>,
+    /// Where the vCPU shall give way when it leaves its guest next (`TIF_NEED_RESCHED_LAZY`); `None`: the
+    /// host preempts at once.
+    lazy: Option<Bits<PcpuId>>,
     /// pCPUs whose batch of equal pause-loop exits must end now, because an answer could change.
     pub unbatch: Vec<PcpuId>,
 }
@@ -142,6 +147,7 @@ impl Machine {
             pcpu_times: IdVec::of(PcpuTime::default(), host.pcpus),
             vcpus,
             vms,
+            cgroups: Vec::new(),
             watched: true,
             critical_by: CriticalBy::Symbols,
             heir_kinds: 0,
@@ -165,6 +171,7 @@ impl Machine {
             tracing: false,
             trace: Vec::new(),
             resched: Vec::new(),
+            lazy: (host.preempt == Preempt::Lazy).then(|| Bits::new(host.pcpus, false)),
             unbatch: Vec::new(),
         }
     }
@@ -207,6 +214,26 @@ impl Machine {
         }
     }
 
+    /// Asks for a decision because a fair task has something to give way to (`resched_curr_lazy`): at once,
+    /// or with `preempt=lazy` when the vCPU there leaves its guest next. An idle pCPU never waits.
+    #[inline]
+    pub fn request_lazily(&mut self, pcpu: PcpuId) {
+        let is_idle = self.is_idle(pcpu);
+        match &mut self.lazy {
+            Some(lazy) if !is_idle => lazy.set(pcpu, true),
+            _ => self.request_schedule(pcpu),
+        }
+    }
+
+    /// The vCPU on this pCPU leaves its guest: an exit, or an interrupt of the host
+    /// (`xfer_to_guest_mode_handle_work`).
+    #[inline]
+    pub fn leaves_guest(&mut self, pcpu: PcpuId) {
+        if self.lazy.as_ref().is_some_and(|lazy| lazy.has(pcpu)) {
+            self.request_schedule(pcpu);
+        }
+    }
+
     /// Whether this pCPU is scheduled before anything else happens.
     #[inline]
     pub fn wants_schedule(&self, pcpu: PcpuId) -> bool {
@@ -234,6 +261,9 @@ impl Machine {
     pub fn next_schedule(&mut self) -> Option<PcpuId> {
         let pcpu = self.resched.pop()?;
         self.pcpus[pcpu].resched_pending = false;
+        if let Some(lazy) = &mut self.lazy {
+            lazy.set(pcpu, false);
+        }
         Some(pcpu)
     }
 

@@ -4,9 +4,9 @@
 use crate::config::{
     BesideConfig, BoostCosts, CfsConfig, Coordination, CostModel, CreditConfig, Duration, EevdfConfig,
     FairSharePool, GuestKernelConfig, HolderRules, HostConfig, InterruptMode, KernelFeatures, KvmConfig,
-    LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, ReschedCo,
-    SchedulerKind, ShownCount, SimulationConfig, SymbolTable, ThreadScheduler, US, VmConfig, VmKnobs,
-    WorkloadConfig,
+    LockKind, MS, Mechanics, MicroSlicedConfig, NormalPoolKind, Phase, PleConfig, PoolSize, Preempt,
+    ReschedCo, SchedulerKind, ShownCount, SimulationConfig, SymbolTable, ThreadScheduler, US, VmConfig,
+    VmKnobs, WorkloadConfig,
 };
 
 use microslice_policy::coordinated::BalanceScheme;
@@ -40,6 +40,7 @@ pub fn host() -> HostConfig {
             give_back_ns: 10 * US,
             helper_ns: 10 * US,
         },
+        preempt: Preempt::Full,
         ple: PleConfig::CONSTANT,
         kvm: None,
     }
@@ -160,6 +161,8 @@ pub fn simulation(scheduler: SchedulerKind) -> SimulationConfig {
         duration_ns: 100 * MS,
         host: HostConfig { pcpus: 2, smt_threads: 1, ..host() },
         vms: ["target", "other"].map(vm).into(),
+        cgroups: Vec::new(),
+        channels: Vec::new(),
         scheduler,
         delay: None,
         check: true,
@@ -173,6 +176,7 @@ fn vm(name: &str) -> VmConfig {
         name: name.into(),
         vcpus: 2,
         weight: 256,
+        cgroup: None,
         affinity: Vec::new(),
         are_tasks: false,
         pins: Vec::new(),

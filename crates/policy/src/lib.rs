@@ -2,6 +2,7 @@
 //!
 //! This crate is the only FFI of the policies: [`layout`] has their structs, [`code`] their enumerations,
 //! this file the functions, [`recording`] and [`replay`] the (observation, decision) streams of real runs.
+//! [`weights`] says what the weights of cgroups give each VM, here and on a real host.
 //! What each policy does, and why, is written at the head of its C header.
 
 // They panic where nobody reads.
@@ -14,6 +15,7 @@ pub mod layout;
 pub mod queue_domain;
 pub mod recording;
 pub mod replay;
+pub mod weights;
 
 pub use code::*;
 pub use layout::*;

@@ -62,7 +62,14 @@ impl Simulation<'_> {
         asleep
             && vm.threads > 0
             && vm.nic.is_none()
-            && !threads.any(|thread| self.timeline.is_set(self.slots.thread(thread)))
+            && !threads
+                .any(|thread| self.timeline.is_set(self.slots.thread(thread)) || self.waits_outside(thread))
+    }
+
+    /// Whether a thread waits for what comes from outside its VM.
+    fn waits_outside(&self, thread: ThreadId) -> bool {
+        let thread = &self.threads[thread];
+        thread.state == ThreadState::Blocked && thread.waits_for == WaitsFor::Network
     }
 
     /// Threads that wait for each other only. Those that another thread could wake are taken away from all

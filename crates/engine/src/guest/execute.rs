@@ -178,6 +178,8 @@ impl Simulation<'_> {
                 let queue = self.vms[state.vm].first_queue.plus(queue);
                 self.receive_item(vcpu, thread, queue)
             }
+            Op::SendOut { channel } => self.send_out(vcpu, thread, QueueId::new(channel)),
+            Op::ReceiveIn { channel } => self.receive_in(vcpu, thread, QueueId::new(channel)),
             Op::NetworkReceive => self.network_receive(vcpu, thread),
             Op::Spawn => self.spawn(vcpu, thread),
             Op::Progress { units } => {

@@ -34,6 +34,9 @@ impl Simulation<'_> {
     pub(crate) fn send_ipi(&mut self, from: VcpuId, to: VcpuId, kind: IpiKind) {
         let exits = self.ipi_exits(to);
         self.deliver_ipi(from, to, kind, exits);
+        if exits {
+            self.machine.leaves_guest(self.machine.vcpus[from].pcpu);
+        }
     }
 
     /// `exits`: the host knows of it.
@@ -69,7 +72,7 @@ impl Simulation<'_> {
 
     pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
         let is_posted =
-            bit == pending::VIRQ && self.config.host.kvm.as_ref().is_some_and(|kvm| kvm.devices_post);
+            kind == InterruptKind::Virq && self.config.host.kvm.as_ref().is_some_and(|kvm| kvm.devices_post);
         self.raise(vcpu, bit, Some(WokenBy::Interrupt(kind)).filter(|_| !is_posted));
     }
 

@@ -2,6 +2,7 @@
 //! files, each a part of `impl Simulation`.
 
 pub mod balance;
+mod channels;
 mod deadlock;
 pub mod eevdf;
 mod execute;
@@ -301,6 +302,7 @@ pub enum WaitsFor {
     Barrier(BarrierId),
     Item(QueueId),
     Room(QueueId),
+    /// A packet, or what comes from a channel.
     Network,
     Timer,
 }

@@ -5,7 +5,7 @@ use crate::guest::spin_barrier::SpinStep;
 use crate::guest::{Barrier, Queue};
 use crate::text::Text;
 use indexmap::IndexSet;
-use microslice_model::config::{Duration, LOOP_DEPTH, Phase, VmConfig, WorkloadConfig};
+use microslice_model::config::{ChannelConfig, Duration, LOOP_DEPTH, Phase, VmConfig, WorkloadConfig};
 use microslice_model::ids::{BarrierId, IdVec, LockId, QueueId};
 use microslice_model::random::Samplers;
 use std::collections::BTreeMap;
@@ -71,6 +71,13 @@ pub enum Op {
     },
     Receive {
         queue: u32,
+    },
+    /// Of a channel, by its number.
+    SendOut {
+        channel: u32,
+    },
+    ReceiveIn {
+        channel: u32,
     },
     NetworkReceive,
     Spawn,
@@ -164,6 +171,8 @@ pub struct Tables<'a> {
     pub programs: &'a mut Programs,
     pub queues: &'a mut IdVec<QueueId, Queue>,
     pub barriers: &'a mut IdVec<BarrierId, Barrier>,
+    /// The first of the queues.
+    pub channels: &'a [ChannelConfig],
 }
 
 /// Numbers behind the names of one VM's programs. A scenario may have tens of thousands of each kind of name,
@@ -223,6 +232,23 @@ impl<'a> Compiler<'a> {
 
     fn duration(&mut self, duration: Duration) -> u32 {
         self.tables.samplers.number(duration)
+    }
+
+    /// Returns the number of a queue that isn't the VM's own.
+    fn channel(&self, name: &str) -> Option<u32> {
+        self.tables.channels.iter().position(|channel| channel.name == name).map(|at| at as u32)
+    }
+
+    /// `capacity`: 0 if another phase says it.
+    fn send(&mut self, queue: &str, capacity: usize) -> Op {
+        if let Some(channel) = self.channel(queue) {
+            return Op::SendOut { channel };
+        }
+        let queue = self.queue(queue);
+        if capacity > 0 {
+            self.tables.queues[self.first_queue.plus(queue)].capacity = capacity;
+        }
+        Op::Send { queue }
     }
 
     fn queue(&mut self, name: &str) -> u32 {
@@ -339,14 +365,11 @@ impl<'a> Compiler<'a> {
                     continue;
                 }
                 Phase::Sleep { duration } => Op::Sleep { duration: self.duration(*duration) },
-                Phase::Send { queue, capacity } => {
-                    let queue = self.queue(queue);
-                    if *capacity > 0 {
-                        self.tables.queues[self.first_queue.plus(queue)].capacity = *capacity;
-                    }
-                    Op::Send { queue }
-                }
-                Phase::Receive { queue } => Op::Receive { queue: self.queue(queue) },
+                Phase::Send { queue, capacity } => self.send(queue, *capacity),
+                Phase::Receive { queue } => match self.channel(queue) {
+                    Some(channel) => Op::ReceiveIn { channel },
+                    None => Op::Receive { queue: self.queue(queue) },
+                },
                 Phase::NetworkReceive if self.vm.nic.is_none() => {
                     return Err(self.error(workload, "it receives from the network, but the VM has no NIC"));
                 }

@@ -6,6 +6,7 @@ use crate::text;
 use microslice_model::ids::{ThreadId, VcpuId, VmId, WorkloadId};
 
 use microslice_model::events::{IpiKind, StopReason, TraceEvent};
+use microslice_policy::InterruptKind;
 
 /// A waking thread preempts one that has run for at least this long (Linux: wakeup_granularity, 1 ms scaled).
 const WAKEUP_GRANULARITY_NS: u64 = 1_000_000;
@@ -297,6 +298,8 @@ impl Simulation<'_> {
         let missed = (self.machine.now_ns - guest.next_tick_ns) / period + 1;
         guest.next_tick_ns += missed * period;
         self.deliver(vcpu);
+        // The host's timer stands for the guest's.
+        self.machine.leaves_guest(self.machine.vcpus[vcpu].pcpu);
     }
 
     /// scheduler_tick: is the running thread's slice over?
@@ -326,7 +329,9 @@ impl Simulation<'_> {
         let state = &mut self.threads[thread];
         state.due_ns = self.machine.now_ns;
         let vcpu = state.vcpu;
+        let is_from_channel = state.waits_for == WaitsFor::Network && !self.vms[state.vm].are_tasks;
+        let kind = if is_from_channel { InterruptKind::Virq } else { InterruptKind::Timer };
         self.guest[vcpu].timer_wakes.push(thread);
-        self.send_interrupt(vcpu, pending::TIMER, microslice_policy::InterruptKind::Timer);
+        self.send_interrupt(vcpu, pending::TIMER, kind);
     }
 }

@@ -124,6 +124,7 @@ impl Simulation<'_> {
     /// `vcpu`, which runs on `pcpu`, offers to yield. The tries cost it time, or the one that follows it.
     pub(crate) fn ask_to_yield(&mut self, vcpu: VcpuId, pcpu: PcpuId, cause: YieldCause) -> YieldAnswer {
         let answer = self.scheduler.yields(&mut self.machine, vcpu, pcpu, cause);
+        self.machine.leaves_guest(pcpu);
         let jitter_ns = self.pause_loops.jitter_ns;
         let extra_ns = if jitter_ns > 0 { u64::from(self.random.below(jitter_ns)) } else { 0 };
         let cost_ns = self.machine.take_yield_costs() + extra_ns;

@@ -5,7 +5,7 @@ use super::reader::TableReader;
 use super::tree::Node;
 use super::units;
 use microslice_model::config::{
-    BoostCosts, CostModel, HostConfig, InterruptMode, KvmConfig, PleConfig, QueueLockCosts,
+    BoostCosts, CostModel, HostConfig, InterruptMode, KvmConfig, PleConfig, Preempt, QueueLockCosts,
 };
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ const COST_NS: RangeInclusive<u64> = 0..=100_000_000;
 const PLE_WINDOW_NS: RangeInclusive<u64> = 100..=1_000_000_000;
 const PLE_WINDOW_GROW: RangeInclusive<u64> = 1..=64;
 
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     "pcpus",
     "llc_pcpus",
     "node_pcpus",
@@ -26,6 +26,7 @@ pub const KEYS: [&str; 12] = [
     "smt_busy_speed",
     "smt_spin_speed",
     "frequency",
+    "preempt",
     "costs",
     "queue_locks",
     "boosts",
@@ -82,6 +83,9 @@ pub fn read(node: &Node) -> Result<HostConfig, ScenarioError> {
             .get("boosts")
             .map_or(Ok(BoostCosts::MEASURED), |node| read_boosts(node, frequency_hz))?,
         ple: read_ple(ple, frequency_hz)?,
+        preempt: table
+            .choice("preempt", &[("full", Preempt::Full), ("lazy", Preempt::Lazy)])?
+            .unwrap_or_default(),
         kvm: table.get("kvm").map(|node| read_kvm(node, frequency_hz)).transpose()?,
     };
     match host.misfit() {

@@ -14,6 +14,8 @@
 
 mod bounds;
 mod built_in;
+mod cgroup;
+mod channel;
 mod delay;
 mod error;
 mod host;
@@ -39,7 +41,9 @@ pub use policy::names as policy_names;
 pub(crate) use reader::{TableReader, name, string};
 pub(crate) use tree::{Node, NodeValue};
 
-use microslice_model::config::{MicroSlicedConfig, PoolSize, SchedulerKind, SimulationConfig};
+use microslice_model::config::{
+    CgroupConfig, ChannelConfig, MicroSlicedConfig, PoolSize, SchedulerKind, SimulationConfig,
+};
 use std::path::PathBuf;
 use tree::Table;
 
@@ -55,6 +59,8 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
         ("kvm", host::KVM_KEYS.to_vec()),
         ("a VM", vm::KEYS.to_vec()),
         ("a task", task::KEYS.to_vec()),
+        ("a cgroup", cgroup::KEYS.to_vec()),
+        ("a channel", channel::KEYS.to_vec()),
         ("a NIC", vm::NIC_KEYS.to_vec()),
         ("a TCP stream", vm::TCP_KEYS.to_vec()),
         ("a UDP stream", vm::UDP_KEYS.to_vec()),
@@ -65,7 +71,8 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
-const KEYS: [&str; 8] = ["seed", "warmup", "duration", "host", "policy", "vm", "task", "guest_times"];
+const KEYS: [&str; 10] =
+    ["seed", "warmup", "duration", "host", "policy", "vm", "task", "cgroup", "channel", "guest_times"];
 const VMS_MAX: usize = 16_384;
 const PROFILE_INTERVALS_MAX: u64 = 4_000_000;
 /// What a scenario runs under if it says nothing: the paper's baseline.
@@ -298,6 +305,23 @@ fn check_profile_interval(
     Err(ScenarioError::new(key.unwrap_or(&policy.place), cause))
 }
 
+/// What VMs and tasks may name.
+struct Outside {
+    cgroups: Vec<CgroupConfig>,
+    channels: Vec<ChannelConfig>,
+}
+
+fn read_outside(scenario: &TableReader<'_>) -> Result<Outside, ScenarioError> {
+    let mut outside = Outside { cgroups: Vec::new(), channels: Vec::new() };
+    for node in scenario.list("cgroup", cgroup::CGROUPS_MAX)? {
+        cgroup::read(node, &mut outside.cgroups)?;
+    }
+    for node in scenario.list("channel", channel::CHANNELS_MAX)? {
+        channel::read(node, &mut outside.channels)?;
+    }
+    Ok(outside)
+}
+
 fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let table = TableReader::open(root, "a scenario", &KEYS)?;
     let host_node =
@@ -310,12 +334,13 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     let warmup_ns = table.time("warmup", 0..=units::HOUR_NS)?.unwrap_or(0);
     check_profile_interval(&scheduler, warmup_ns + duration_ns.unwrap_or(0), policy)?;
     let mut vms = Vec::new();
+    let outside = read_outside(&table)?;
     if let Some(node) = table.get("vm").filter(|node| matches!(node.value, NodeValue::Table(_))) {
         return Err(ScenarioError::new(&node.place, "`vm` is a list: write [[vm]], not [vm]"));
     }
     let mut bound_places = vec![bounds::place(policy)];
     for node in table.list("vm", VMS_MAX)? {
-        vm::read(node, host.pcpus, &mut vms)?;
+        vm::read(node, host.pcpus, &outside, &mut vms)?;
         bound_places.resize(vms.len() + 1, bounds::place(node));
     }
     if vms.is_empty() {
@@ -323,8 +348,10 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
     }
     bounds::check(&scheduler, &host, &vms, &bound_places)?;
     for node in table.list("task", VMS_MAX)? {
-        task::read(node, host.pcpus, &mut vms)?;
+        task::read(node, host.pcpus, &outside, &mut vms)?;
     }
+    let Outside { cgroups, channels } = outside;
+    channel::check(table.list("channel", channel::CHANNELS_MAX)?, &channels, &vms)?;
     let config = SimulationConfig {
         seed: table.integer("seed", 0..=i64::MAX as u64)?.unwrap_or(1),
         warmup_ns,
@@ -333,6 +360,8 @@ fn read(name: &str, root: &Node) -> Result<Scenario, ScenarioError> {
         delay,
         host,
         vms,
+        cgroups,
+        channels,
         check: false,
         guest_times: table.boolean("guest_times")?.unwrap_or(false),
         fold_exits: true,

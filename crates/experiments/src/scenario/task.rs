@@ -5,19 +5,24 @@
 use super::error::ScenarioError;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue, Table};
-use super::vm;
 use super::workload::{self, Surroundings};
+use super::{Outside, cgroup, vm};
 use microslice_model::config::{
-    GuestKernelConfig, KernelFeatures, LockKind, Phase, S, ShownCount, SymbolTable, ThreadScheduler,
-    VmConfig, VmKnobs,
+    ChannelConfig, GuestKernelConfig, KernelFeatures, LockKind, Phase, S, ShownCount, SymbolTable,
+    ThreadScheduler, VmConfig, VmKnobs,
 };
 use std::collections::BTreeMap;
 
-pub const KEYS: [&str; 8] =
-    ["name", "threads", "weight", "cpu_max", "affinity", "cache_sensitivity", "unit", "program"];
+pub const KEYS: [&str; 9] =
+    ["name", "threads", "weight", "cgroup", "cpu_max", "affinity", "cache_sensitivity", "unit", "program"];
 
 /// Reads one `[[task]]` entry, which the schedulers have as a VM.
-pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
+pub fn read(
+    node: &Node,
+    pcpus: usize,
+    outside: &Outside,
+    vms: &mut Vec<VmConfig>,
+) -> Result<(), ScenarioError> {
     let table = TableReader::open(node, "a task", &KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as vhost"))?;
     let name = reader::name(name_node, "a task")?;
@@ -29,11 +34,12 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         kernel_locks: 0,
         kernel: &mut kernel,
         queue_capacities: BTreeMap::new(),
+        channels: &outside.channels,
     };
     let workload = workload::read(&as_workload(node, threads), &mut surroundings)?;
-    if !workload.program.iter().all(is_of_host) {
+    if !workload.program.iter().all(|phase| is_of_host(phase, &outside.channels)) {
         let place = table.get("program").map_or(table.place(), |program| &program.place);
-        let cause = "the `program` of a task has compute, sleep, progress, repeat and sometimes only";
+        let cause = "the `program` of a task has compute, sleep, progress, repeat, sometimes, and send and receive of a channel only";
         return Err(ScenarioError::new(place, cause));
     }
     let task = VmConfig {
@@ -41,6 +47,7 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         vcpus: threads,
         are_tasks: true,
         weight: vm::read_weight(&table)?,
+        cgroup: cgroup::named(&table, "cgroup", &outside.cgroups)?,
         cpu_max: vm::read_cpu_max(&table)?,
         max_wait_ns: Some(0),
         affinity: vm::read_affinity(&table, pcpus)?,
@@ -66,10 +73,15 @@ fn as_workload(node: &Node, threads: usize) -> Node {
     Node { place: node.place.clone(), value: NodeValue::Table(own) }
 }
 
-fn is_of_host(phase: &Phase) -> bool {
+fn is_of_host(phase: &Phase, channels: &[ChannelConfig]) -> bool {
     match phase {
         Phase::Compute { .. } | Phase::Sleep { .. } | Phase::Progress { .. } => true,
-        Phase::Repeat { body, .. } | Phase::Sometimes { body, .. } => body.iter().all(is_of_host),
+        Phase::Send { queue, .. } | Phase::Receive { queue } => {
+            channels.iter().any(|channel| channel.name == *queue)
+        }
+        Phase::Repeat { body, .. } | Phase::Sometimes { body, .. } => {
+            body.iter().all(|phase| is_of_host(phase, channels))
+        }
         _ => false,
     }
 }

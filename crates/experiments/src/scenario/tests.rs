@@ -47,7 +47,7 @@ fn a_small_scenario_becomes_a_configuration() {
 fn an_unknown_key_is_named_with_its_place_and_the_allowed_ones() {
     assert_eq!(
         refuse_with("vcpus = 2", "vcpu = 2"),
-        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, cpu_max, max_wait, affinity, pinned, vcpupin, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
+        "bad.toml:7:1: unknown key `vcpu` in a VM; allowed: name, copies, vcpus, weight, cgroup, cpu_max, max_wait, affinity, pinned, vcpupin, kernel, workloads, nic, resched_dp, tlb_co, resched_co"
     );
 }
 

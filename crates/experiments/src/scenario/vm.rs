@@ -5,7 +5,7 @@ use super::kernel::HANDLER_NS;
 use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
-use super::{bounds, kernel, policy, units};
+use super::{Outside, bounds, cgroup, kernel, policy, units};
 use microslice_model::config::{CpuMax, NicConfig, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -38,11 +38,12 @@ const CPU_QUOTA_US: RangeInclusive<u64> = 1_000..=4_096_000_000;
 const RING_PACKETS_MAX: u64 = 1 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
-pub const KEYS: [&str; 15] = [
+pub const KEYS: [&str; 16] = [
     "name",
     "copies",
     "vcpus",
     "weight",
+    "cgroup",
     "cpu_max",
     "max_wait",
     "affinity",
@@ -61,7 +62,12 @@ pub const TCP_KEYS: [&str; 4] = ["link", "window", "packet", "round_trip"];
 pub const UDP_KEYS: [&str; 2] = ["rate", "packet"];
 
 /// Reads one `[[vm]]` entry: as many VMs as its `copies` says, numbered from 1 if there is more than one.
-pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), ScenarioError> {
+pub fn read(
+    node: &Node,
+    pcpus: usize,
+    outside: &Outside,
+    vms: &mut Vec<VmConfig>,
+) -> Result<(), ScenarioError> {
     let table = TableReader::open(node, "a VM", &KEYS)?;
     let name_node = table.get("name").ok_or_else(|| table.missing("name", "such as target"))?;
     let name = reader::name(name_node, "a VM")?;
@@ -77,6 +83,7 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         kernel_locks: kernel.locks.len(),
         kernel: &mut kernel,
         queue_capacities: BTreeMap::new(),
+        channels: &outside.channels,
     };
     let mut workloads: Vec<microslice_model::config::WorkloadConfig> = Vec::new();
     for workload_node in table.list("workloads", WORKLOADS_MAX)? {
@@ -87,12 +94,13 @@ pub fn read(node: &Node, pcpus: usize, vms: &mut Vec<VmConfig>) -> Result<(), Sc
         }
         workloads.push(workload);
     }
-    workload::check_queues(node, &workloads)?;
+    workload::check_queues(node, &workloads, &outside.channels)?;
     let vm = VmConfig {
         name,
         vcpus,
         are_tasks: false,
         weight: read_weight(&table)?,
+        cgroup: cgroup::named(&table, "cgroup", &outside.cgroups)?,
         affinity: read_affinity(&table, pcpus)?,
         cpu_max: read_cpu_max(&table)?,
         max_wait_ns: bounds::read(&table)?,

@@ -6,7 +6,7 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::units;
 use microslice_model::config::{
-    Duration, GuestKernelConfig, LOOP_DEPTH, LockKind, Phase, RUNQUEUE, WorkloadConfig,
+    ChannelConfig, Duration, GuestKernelConfig, LOOP_DEPTH, LockKind, Phase, RUNQUEUE, WorkloadConfig,
 };
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ const PASS_STEPS_MAX: u64 = 10_000_000;
 const PASS_TIME_MIN_NS: f64 = 100.0;
 /// One per ns: more of them don't let simulated time go on.
 const UNTIMED_STEPS_PER_US_MAX: f64 = 1_000.0;
-const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
+pub const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
 const UNITS_MAX: u64 = 1 << 40;
 /// At a barrier, before a thread sleeps.
 const SPIN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
@@ -77,6 +77,8 @@ pub struct Surroundings<'s> {
     pub kernel_locks: usize,
     /// Of the VM's queues, as far as phases have said them.
     pub queue_capacities: BTreeMap<String, usize>,
+    /// Queues that aren't the VM's own.
+    pub channels: &'s [ChannelConfig],
 }
 
 /// Reads a workload; its `name` was put there by the caller that resolved the reference to its file.
@@ -238,6 +240,10 @@ impl ProgramReader<'_, '_> {
     fn send(&mut self, node: &Node, table: &TableReader<'_>) -> Result<Phase, ScenarioError> {
         let queue = name_of(table, "send")?;
         let capacity = table.integer("capacity", 1..=QUEUE_CAPACITY_MAX)?.unwrap_or(0) as usize;
+        if capacity > 0 && self.surroundings.channels.iter().any(|channel| channel.name == queue) {
+            let cause = format!("channel {} says its capacity itself", quoted(&queue));
+            return Err(ScenarioError::new(&node.place, cause));
+        }
         if capacity > 0 {
             let before = *self.surroundings.queue_capacities.entry(queue.clone()).or_insert(capacity);
             if before != capacity {
@@ -485,9 +491,16 @@ fn waits_for_others(program: &[Phase]) -> bool {
 
 /// A queue that is only read or only written blocks its users for ever. `workloads` are all of one VM: they
 /// share queues.
-pub fn check_queues(node: &Node, workloads: &[WorkloadConfig]) -> Result<(), ScenarioError> {
+pub fn check_queues(
+    node: &Node,
+    workloads: &[WorkloadConfig],
+    channels: &[ChannelConfig],
+) -> Result<(), ScenarioError> {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     workloads.iter().for_each(|workload| collect_queues(&workload.program, &mut sent, &mut received));
+    for users in [&mut sent, &mut received] {
+        users.retain(|queue| channels.iter().all(|channel| channel.name != **queue));
+    }
     let lonely = received.iter().find(|queue| !sent.contains(queue)).map(|queue| (queue, "sends to"));
     let lonely =
         lonely.or(sent.iter().find(|queue| !received.contains(queue)).map(|queue| (queue, "receives from")));
@@ -500,7 +513,8 @@ pub fn check_queues(node: &Node, workloads: &[WorkloadConfig]) -> Result<(), Sce
     }
 }
 
-fn collect_queues<'p>(program: &'p [Phase], sent: &mut Vec<&'p str>, received: &mut Vec<&'p str>) {
+/// Collects the names of the queues that a program sends to, and receives from.
+pub fn collect_queues<'p>(program: &'p [Phase], sent: &mut Vec<&'p str>, received: &mut Vec<&'p str>) {
     for phase in program {
         match phase {
             Phase::Send { queue, .. } => sent.push(queue),

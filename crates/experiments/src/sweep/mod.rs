@@ -292,13 +292,16 @@ fn digest(config: &SimulationConfig) -> u64 {
         duration_ns,
         host,
         vms,
+        cgroups,
+        channels,
         scheduler,
         delay,
         guest_times,
         check,
         fold_exits,
     } = config;
-    let all = (warmup_ns, duration_ns, host, vms, scheduler, delay, guest_times, check, fold_exits);
+    let outside = (cgroups, channels);
+    let all = (warmup_ns, duration_ns, host, vms, outside, scheduler, delay, guest_times, check, fold_exits);
     // To write into a hash doesn't fail.
     let _ = write!(digest, "{all:?}");
     digest.0.finish()

@@ -2,6 +2,8 @@
 //! how sweeps keep their results.
 
 mod beside;
+mod cgroups;
+mod channels;
 mod common;
 mod coordination;
 mod cpu_limits;
@@ -15,9 +17,11 @@ mod holders;
 mod kvm;
 mod locks;
 mod max_wait;
+mod operators;
 mod own_scenarios;
 mod patience;
 mod pins;
+mod preempt;
 mod promises;
 mod ranges;
 mod shares;

@@ -69,8 +69,11 @@ fn naps_of_a_daemon_are_no_halts_and_not_accelerated() {
 fn a_task_does_nothing_that_only_guests_do() {
     let refused = |keys: &str| read(keys, "eevdf").expect_err("it is wrong").to_string();
     let error = refused("program = [{ shootdown = \"1 us\" }]");
-    assert!(error.ends_with("compute, sleep, progress, repeat and sometimes only"), "{error}");
+    assert!(error.ends_with("repeat, sometimes, and send and receive of a channel only"), "{error}");
     let error = refused(&format!("vcpus = 4\n{BUSY}"));
-    assert!(error.contains("unknown key `vcpus` in a task; allowed: name, threads, weight"), "{error}");
+    assert!(
+        error.contains("unknown key `vcpus` in a task; allowed: name, threads, weight, cgroup"),
+        "{error}"
+    );
     assert!(refused(BUSY.replace("1 ms", "1 h").as_str()).starts_with("mine.toml:16:"));
 }

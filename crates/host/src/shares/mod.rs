@@ -3,4 +3,4 @@
 pub(crate) mod due;
 pub(crate) mod limits;
 pub(crate) mod service_weights;
-pub(crate) mod weights;
+pub(crate) use microslice_policy::weights;

@@ -1,10 +1,11 @@
 //! Boosts beside the kernel's own scheduler, from the trace: what a VM has run real-time is what its budget
-//! has given it so far.
+//! has given it so far. Boosts for a bound on waits are no part of that: no budget refuses them.
 
 use crate::config::{BesideConfig, SchedulerKind};
 use crate::events::TraceEvent;
 use crate::ids::{IdVec, VcpuId};
 use crate::machine::Machine;
+use microslice_policy::Cause;
 
 /// What wasn't used in a second can be used at once.
 const BURST_NS: u64 = 1_000_000_000;
@@ -24,6 +25,7 @@ struct Limits {
 #[derive(Debug, Default, Clone, Copy)]
 struct Boosted {
     is_boosted: bool,
+    is_for_bound: bool,
     since_ns: Option<u64>,
     ran_ns: u64,
 }
@@ -47,7 +49,10 @@ impl BoostBudgets {
             return Ok(());
         }
         match *event {
-            TraceEvent::Accelerated { vcpu, .. } => self.vcpus[vcpu].is_boosted = true,
+            TraceEvent::Accelerated { vcpu, cause, .. } => {
+                let boosted = &mut self.vcpus[vcpu];
+                (boosted.is_boosted, boosted.is_for_bound) = (true, cause == Cause::MaxWait);
+            }
             TraceEvent::Running { vcpu, .. } if self.vcpus[vcpu].is_boosted => {
                 self.vcpus[vcpu].since_ns = Some(time_ns);
             }
@@ -56,7 +61,10 @@ impl BoostBudgets {
                 let Some(since_ns) = boosted.since_ns.take().filter(|_| boosted.is_boosted) else {
                     return Err(format!("vCPU {vcpu} is given back though it didn't run boosted"));
                 };
-                (boosted.is_boosted, boosted.ran_ns) = (false, boosted.ran_ns + time_ns - since_ns);
+                boosted.is_boosted = false;
+                if !boosted.is_for_bound {
+                    boosted.ran_ns += time_ns - since_ns;
+                }
             }
             TraceEvent::Stopping { vcpu, .. } if self.vcpus[vcpu].is_boosted => {
                 return Err(format!("vCPU {vcpu} stops, and its boost doesn't end"));
@@ -98,13 +106,17 @@ mod tests {
     use crate::events::StopReason;
     use crate::ids::PcpuId;
     use crate::samples;
-    use microslice_policy::{Cause, GuestClass};
+    use microslice_policy::GuestClass;
 
     const VCPU: VcpuId = VcpuId::new(0);
     const PCPU: PcpuId = PcpuId::new(0);
 
     fn accelerated() -> TraceEvent {
-        let (cause, class) = (Cause::LockYield, GuestClass::LockHolder);
+        accelerated_for(Cause::LockYield)
+    }
+
+    fn accelerated_for(cause: Cause) -> TraceEvent {
+        let class = GuestClass::LockHolder;
         TraceEvent::Accelerated { vcpu: VCPU, pcpu: PCPU, cause, class }
     }
 
@@ -136,6 +148,15 @@ mod tests {
         assert_eq!(error, Err("VM 0 ran boosted for 121200001 ns, where 121200000 are allowed".to_owned()));
         machine.now_ns = 1_000_000;
         assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()), "time repays");
+    }
+
+    #[test]
+    fn no_budget_refuses_what_bounds_on_waits_take() {
+        let (mut boosts, machine) = host();
+        for (time_ns, event) in [(0, accelerated_for(Cause::MaxWait)), (0, RUNS), (900_000_000, returned())] {
+            boosts.observe(time_ns, &event).expect("in order");
+        }
+        assert_eq!(boosts.nobody_exceeds_its_budget(&machine), Ok(()));
     }
 
     #[test]

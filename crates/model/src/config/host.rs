@@ -28,9 +28,27 @@ pub struct HostConfig {
     #[serde(skip_serializing_if = "BoostCosts::are_measured")]
     pub boosts: BoostCosts,
     pub ple: PleConfig,
+    #[serde(skip_serializing_if = "Preempt::is_full")]
+    pub preempt: Preempt,
     /// What KVM itself does, beyond what every hypervisor does; `None`: nothing of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmConfig>,
+}
+
+/// When a fair task gives way to another one (`preempt=`, `kernel/sched/core.c`, Linux 6.13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub enum Preempt {
+    /// At once: its pCPU is interrupted. As to vCPUs `none` and `voluntary` do the same.
+    #[default]
+    Full,
+    /// When its vCPU leaves the guest next, at the next tick at the latest (`resched_curr_lazy`).
+    Lazy,
+}
+
+impl Preempt {
+    fn is_full(&self) -> bool {
+        *self == Self::Full
+    }
 }
 
 impl HostConfig {

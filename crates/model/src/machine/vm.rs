@@ -8,6 +8,8 @@ pub struct HostVm {
     pub first_vcpu: VcpuId,
     pub vcpus: u32,
     pub weight: u32,
+    /// The number of the cgroup that its own lies in; `None`: the root.
+    pub cgroup: Option<usize>,
     /// pCPU is allowed, by number; empty: all.
     pub affinity: IdVec<PcpuId, bool>,
     pub(super) only_pcpu: Option<PcpuId>,
@@ -41,6 +43,7 @@ impl HostVm {
             first_vcpu: VcpuId::new(0),
             vcpus,
             weight,
+            cgroup: None,
             affinity: affinity.into(),
             are_tasks: false,
             own_max_wait_ns: None,

@@ -242,7 +242,7 @@ impl Scheduler for Eevdf {
         let queue = &mut self.queues[target];
         queue.charge(&self.vms, machine.now_ns);
         if task.deadline_ns < queue.running.deadline_ns {
-            machine.request_schedule(target);
+            machine.request_lazily(target);
         }
     }
 

@@ -49,6 +49,12 @@ const LEFT_OUT: [(&str, &str); 33] = [
     ("a kernel", "balloons"),
     // It came later.
     ("a workload", "process"),
+    ("a VM", "cgroup"),
+    ("a task", "cgroup"),
+    ("a scenario", "cgroup"),
+    ("a scenario", "channel"),
+    ("a cgroup", "parent"),
+    ("a host", "preempt"),
     // Likewise: hosts of a seed stay as they were.
     ("kvm", "device_interrupts"),
     // Of the host that is extended.

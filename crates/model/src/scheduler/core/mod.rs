@@ -33,7 +33,7 @@ use self::domains::Domains;
 use self::queue_locks::QueueLocks;
 use self::queues::{DomainQueues, Place};
 pub use self::queues::{LOOK_MAX, Waiter, ran_here_last};
-use self::shares::VmShare;
+use self::shares::{Cgroups, VmShare};
 use self::turns::SWEEP_INTERVAL_NS;
 use super::YieldAnswer;
 use crate::bits::Bits;
@@ -150,6 +150,7 @@ pub struct FairShare<H> {
     tick_ns: u64,
     accounts: IdVec<VcpuId, Account>,
     vms: IdVec<VmId, VmShare>,
+    cgroups: Cgroups,
     domains: Domains,
     queues: IdVec<DomainQueueId, DomainQueues>,
     /// Those in which a vCPU waits.
@@ -208,13 +209,15 @@ impl<H: Hooks> FairShare<H> {
             vm: host.vm,
             home: host.pcpu,
         };
+        let cgroups = Cgroups::new(machine);
         let domains = Domains::new(config.domain, machine);
         let queues = domains.queue_count();
         Self {
             rules: FairShareConfig::with_slice(config.slice_ns),
             tick_ns: config.tick_ns,
             accounts: machine.vcpus.iter().map(account).collect(),
-            vms: VmShare::all(&machine.vms),
+            vms: VmShare::all_of(machine, &cgroups),
+            cgroups,
             domains,
             queues: IdVec::of(DomainQueues::default(), queues),
             occupied: Bits::new(queues, false),

@@ -206,7 +206,8 @@ impl<H: Hooks> Scheduler for FairShare<H> {
             self.boost_starving(machine);
             self.next_sweep_ns += SWEEP_INTERVAL_NS;
         }
-        self.next_sweep_ns
+        self.cgroups.look(machine, &mut self.vms);
+        self.next_sweep_ns.min(self.cgroups.next_ns())
     }
 }
 

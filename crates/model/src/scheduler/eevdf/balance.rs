@@ -170,7 +170,7 @@ impl Balances for Eevdf {
         self.migrate(machine, &mut task, to);
         self.enqueue(to, task);
         if machine.is_idle(to) {
-            machine.request_schedule(to);
+            machine.request_lazily(to);
         }
     }
 }

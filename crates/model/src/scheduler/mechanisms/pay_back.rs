@@ -2,8 +2,8 @@
 //!
 //! Problem.   Nobody's share is charged for boosts.
 //! Mechanism. Once a second the weight of each VM's group becomes what the policy says.
-//! Limits.    A change of weight costs nothing here. Groups in groups aren't modelled: the VM's own has
-//!            nothing around it.
+//! Limits.    A change of weight costs nothing here. In a cgroup it is taken from the VM among its siblings
+//!            only.
 
 use crate::ids::{IdVec, VmId};
 use crate::machine::{HostVm, Machine, VcpuState};

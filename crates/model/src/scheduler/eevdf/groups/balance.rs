@@ -35,14 +35,20 @@ impl Balances for GroupedEevdf {
 
     fn load_of(&self, _machine: &Machine, pcpu: PcpuId, vcpu: VcpuId) -> u64 {
         let queue = &self.queues[pcpu];
-        let group = queue.place_of(self.vm_of[vcpu]).map(|at| &queue.groups[at]);
-        group.map_or(0, |group| group.entity.weight / group.tasks.len().max(1) as u64)
+        let Some(at) = queue.place_of(self.vm_of[vcpu]) else { return 0 };
+        let group = &queue.groups[at];
+        let load = group.entity.weight / group.tasks.len().max(1) as u64;
+        // Its part of what the groups around it weigh.
+        queue.levels(group.vm).skip(1).fold(load, |load, at| {
+            let all = queue.load_in(at).max(1);
+            (u128::from(load) * u128::from(queue.groups[at].entity.weight) / u128::from(all)) as u64
+        })
     }
 
     fn move_waiting(&mut self, machine: &mut Machine, vcpu: VcpuId, _from: PcpuId, to: PcpuId) {
         self.migrate(machine, vcpu, to);
         if self.preempts(to, vcpu) {
-            machine.request_schedule(to);
+            machine.request_lazily(to);
         }
     }
 }

@@ -79,10 +79,7 @@ impl GroupedEevdf {
             return false;
         }
         let queue = &mut self.queues[pcpu];
-        queue.next = vm;
-        if let Some(group) = queue.groups.iter_mut().find(|group| group.vm == vm) {
-            group.next = sibling;
-        }
+        queue.set_next(vm, sibling);
         if pcpu != on {
             // A switch isn't interrupted: two waiting siblings that many spinners yield to would otherwise
             // chase each other off their pCPU for ever, before either is in its guest. The target is next,
@@ -133,19 +130,23 @@ impl GroupedEevdf {
         round.find(|&sibling| waits(machine, sibling))
     }
 
-    /// Makes a waiting one eligible at both levels.
+    /// Makes a waiting one eligible at each level.
     fn credit(&mut self, pcpu: PcpuId, sibling: VcpuId) {
         let slice_ns = self.config.base_slice_ns;
         let most_ns = (2 * slice_ns).max(self.config.tick_ns);
         let margin_ns = |queued: usize| (slice_ns / MARGIN_PART * queued as u64).min(most_ns);
         let queue = &mut self.queues[pcpu];
         let Some(at) = queue.place_of(self.vm_of[sibling]) else { return };
-        let all = Sums::of(queue.queued().map(|(_, entity)| entity));
-        if !all.are_behind(&queue.groups[at].entity) {
-            let (others, queued) = (queue.sums_without(at), queue.queued().count());
-            let entity = &mut queue.groups[at].entity;
-            let (zero_ns, lag_ns) = (entity.vruntime_ns, entity.weighted_ns(margin_ns(queued)));
-            entity.place(&others, zero_ns, lag_ns);
+        let mut level = Some(at);
+        while let Some(at) = level {
+            if !queue.sums_around(at).are_behind(&queue.groups[at].entity) {
+                let queued = queue.queued_in(queue.groups[at].parent).count();
+                let others = queue.sums_without(at);
+                let entity = &mut queue.groups[at].entity;
+                let (zero_ns, lag_ns) = (entity.vruntime_ns, entity.weighted_ns(margin_ns(queued)));
+                entity.place(&others, zero_ns, lag_ns);
+            }
+            level = queue.around(at);
         }
         let group = &mut queue.groups[at];
         let Some(place) = group.place_of(sibling) else { return };
@@ -168,8 +169,9 @@ impl Queue {
         }
         self.forced_ns = Some(now_ns);
         let (vm, running) = (self.running_vm, self.running);
-        let Some(group) = self.groups.iter_mut().find(|group| group.vm == vm) else { return };
-        group.entity.protected_until_ns = group.entity.vruntime_ns;
+        let Some(at) = self.place_of(vm) else { return };
+        self.each_level(at, |group| group.entity.protected_until_ns = group.entity.vruntime_ns);
+        let group = &mut self.groups[at];
         if let Some(task) = group.tasks.iter_mut().find(|task| task.vcpu == running) {
             task.entity.protected_until_ns = task.entity.vruntime_ns;
         }

@@ -10,9 +10,13 @@
 //!            the lag that it left with (`place_entity`, PLACE_LAG). It runs at once only if it is the one to
 //!            pick (`check_preempt_wakeup_fair`). They are compared at the level at which it and the running
 //!            one differ (`find_matching_se`). KVM's directed yield is in `directed_yield.rs`.
-//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. A vCPU's group
-//!            has one thread, so its weight is whole wherever that is (its load elsewhere has been removed by
-//!            the time: `remove_entity_load_avg`). A sleeper that had more than its due loses that lag as the
+//!            Cgroups around VMs are levels more of the same: a group of groups has the weights of what is in
+//!            its queue as its load.
+//! Limits.    `machine.slice` has no siblings, and a scope has one child: they are left out. The load that a
+//!            vCPU takes to another pCPU goes along in its VM's group; those around follow within 32 ms
+//!            (no `propagate_entity_load_avg`). A vCPU's group has one thread, so its weight is whole
+//!            wherever that is (its load elsewhere has been removed by the time:
+//!            `remove_entity_load_avg`). A sleeper that had more than its due loses that lag as the
 //!            others run (DELAY_DEQUEUE), but doesn't weigh in their average meanwhile. Where vCPUs start and
 //!            wake is as in `eevdf-flat`. No hrtick.
 
@@ -50,7 +54,9 @@ pub struct GroupedEevdf {
     lags: IdVec<VcpuId, Lag>,
     loads: IdVec<VcpuId, Load>,
     vm_of: IdVec<VcpuId, VmId>,
-    /// Of each VM, its weight; and the load of its groups on all pCPUs (`tg->load_avg`).
+    /// Of each VM, and of each cgroup around VMs, which have the numbers behind: what it lies in, or `NONE`.
+    parents: IdVec<VmId, VmId>,
+    /// Likewise, its weight; and the load of its groups on all pCPUs (`tg->load_avg`).
     shares: IdVec<VmId, u64>,
     totals: IdVec<VmId, u64>,
     /// Where the round-robin over a VM's vCPUs stands.
@@ -67,6 +73,11 @@ impl GroupedEevdf {
     pub fn new(config: EevdfConfig, machine: &mut Machine) -> Self {
         spread(machine);
         let (pcpus, vcpus) = (machine.pcpus.len(), machine.vcpus.len());
+        let first = machine.vms.next_id();
+        let id_of = |at: Option<usize>| at.map_or(VmId::NONE, |at| first.plus(at as u32));
+        let of_vms = machine.vms.iter().map(|vm| (id_of(vm.cgroup), shares_of(vm.weight)));
+        let outer = machine.cgroups.iter().map(|cgroup| (id_of(cgroup.parent), shares_of(cgroup.weight)));
+        let (parents, shares): (Vec<_>, Vec<_>) = of_vms.chain(outer).unzip();
         Self {
             config,
             queues: machine.pcpus.iter().map(|_| Queue::new()).collect(),
@@ -74,8 +85,9 @@ impl GroupedEevdf {
             lags: IdVec::of(Lag::default(), vcpus),
             loads: IdVec::of(Load::default(), vcpus),
             vm_of: machine.vcpus.iter().map(|host| host.vm).collect(),
-            shares: machine.vms.iter().map(|vm| shares_of(vm.weight)).collect(),
-            totals: IdVec::of(0, machine.vms.len()),
+            totals: IdVec::of(0, shares.len()),
+            parents: parents.into(),
+            shares: shares.into(),
             last_boosted: machine.vms.iter().map(|vm| vm.first_vcpu).collect(),
             interrupts: Interrupts::new(vcpus),
             balance: machine.pcpus.ids().map(|pcpu| Balance::starts(machine, pcpu)).collect(),
@@ -97,18 +109,35 @@ impl GroupedEevdf {
 
     /// Brings a group's load up to now, before anything changes in it.
     fn update_load(&mut self, now_ns: u64, pcpu: PcpuId, at: usize) {
-        let group = &mut self.queues[pcpu].groups[at];
-        let weight = group.weight_of_tasks();
-        group.load.update(now_ns, weight);
+        let queue = &mut self.queues[pcpu];
+        let weight = queue.load_in(at);
+        queue.groups[at].load.update(now_ns, weight);
+    }
+
+    /// Likewise, and those of the groups around it.
+    fn update_loads(&mut self, now_ns: u64, pcpu: PcpuId, at: usize) {
+        self.update_load(now_ns, pcpu, at);
+        if let Some(around) = self.queues[pcpu].around(at) {
+            self.update_loads(now_ns, pcpu, around);
+        }
+    }
+
+    /// A group's weight, and those of the groups around it.
+    fn update_weights(&mut self, pcpu: PcpuId, at: usize) {
+        self.update_weight(pcpu, at);
+        if let Some(around) = self.queues[pcpu].around(at) {
+            self.update_weights(pcpu, around);
+        }
     }
 
     /// `update_tg_load_avg` and `update_cfs_group`: the group's part of its VM's weight.
     fn update_weight(&mut self, pcpu: PcpuId, at: usize) {
         let queue = &mut self.queues[pcpu];
+        let weight_in = queue.load_in(at);
         let group = &mut queue.groups[at];
         let total = &mut self.totals[group.vm];
         *total = *total - std::mem::replace(&mut group.counted, group.load.average) + group.load.average;
-        let load = group.weight_of_tasks().max(group.load.average);
+        let load = weight_in.max(group.load.average);
         let of_all = (*total - group.counted + load).max(1);
         let shares = self.shares[group.vm];
         let weight = (u128::from(shares) * u128::from(load) / u128::from(of_all)) as u64;
@@ -117,12 +146,12 @@ impl GroupedEevdf {
             return;
         }
         let old = group.entity.weight;
-        if group.tasks.is_empty() {
+        if group.is_empty() {
             group.entity.reweigh(weight);
             group.lag.ns = scaled(group.lag.ns, old, weight);
             return;
         }
-        let average_ns = Sums::of(queue.queued().map(|(_, entity)| entity)).average_ns();
+        let average_ns = queue.sums_around(at).average_ns();
         let others = queue.sums_without(at);
         let entity = &mut queue.groups[at].entity;
         let lag_ns = average_ns.map_or(0, |average_ns| average_ns - entity.vruntime_ns);
@@ -137,11 +166,8 @@ impl GroupedEevdf {
         let vm = self.vm_of[vcpu];
         let slice_ns = self.config.base_slice_ns;
         let queue = &mut self.queues[pcpu];
-        let at = queue.place_of(vm).unwrap_or_else(|| {
-            queue.groups.push(Group::new(vm));
-            queue.groups.len() - 1
-        });
-        self.update_load(now_ns, pcpu, at);
+        let at = queue.place_or_new(vm, &self.parents);
+        self.update_loads(now_ns, pcpu, at);
         let queue = &mut self.queues[pcpu];
         let group = &mut queue.groups[at];
         let (was_empty, sums) = (group.tasks.is_empty(), group.sums());
@@ -156,26 +182,18 @@ impl GroupedEevdf {
         self.waiting_total += 1;
         self.waited_for.set(pcpu, true);
         if was_empty {
-            // Its weight first: what it stands for is in the queue by now, and it isn't.
-            let others = self.queues[pcpu].sums_without(at);
-            let group = &mut self.queues[pcpu].groups[at];
-            let lag_ns = group.lag.left_ns(others.average_ns());
-            let zero_ns = self.queues[pcpu].zero_ns;
-            let entity = &mut self.queues[pcpu].groups[at].entity;
-            entity.place(&others, zero_ns, lag_ns);
-            entity.deadline_ns = entity.vruntime_ns + entity.weighted_ns(slice_ns);
-            entity.protected_until_ns = entity.vruntime_ns;
+            self.queues[pcpu].enqueue_group(at, slice_ns);
         }
-        self.update_weight(pcpu, at);
+        self.update_weights(pcpu, at);
     }
 
     /// A vCPU that ran or waited leaves a pCPU's queue (`dequeue_task_fair`).
     fn dequeue(&mut self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) -> Option<Entity> {
         let queue = &mut self.queues[pcpu];
         let at = queue.place_of(self.vm_of[vcpu])?;
-        self.update_load(now_ns, pcpu, at);
+        self.update_loads(now_ns, pcpu, at);
         let queue = &mut self.queues[pcpu];
-        let all = Sums::of(queue.queued().map(|(_, entity)| entity));
+        let all = queue.sums_around(at);
         let group = &mut queue.groups[at];
         let average_ns = group.sums().average_ns()?;
         let place = group.place_of(vcpu)?;
@@ -185,22 +203,10 @@ impl GroupedEevdf {
         }
         group.zero_ns = average_ns;
         let is_empty = group.tasks.is_empty();
-        let vm = group.vm;
         let lag_ns = self.limited_ns(&task.entity, average_ns - task.entity.vruntime_ns);
         self.lags[vcpu] = Lag { ns: lag_ns, average_ns };
         if is_empty {
-            let average_ns = all.average_ns()?;
-            let entity = self.queues[pcpu].groups[at].entity;
-            let lag_ns = self.limited_ns(&entity, average_ns - entity.vruntime_ns);
-            let queue = &mut self.queues[pcpu];
-            queue.groups[at].lag = Lag { ns: lag_ns, average_ns };
-            queue.zero_ns = average_ns;
-            if queue.next == vm {
-                queue.next = VmId::NONE;
-            }
-            if queue.running_vm == vm {
-                queue.running_vm = VmId::NONE;
-            }
+            self.dequeue_group(pcpu, at, all)?;
         }
         if self.queues[pcpu].running == vcpu {
             self.queues[pcpu].running = VcpuId::NONE;
@@ -209,8 +215,39 @@ impl GroupedEevdf {
         }
         let waits = self.queues[pcpu].waiting() > 0;
         self.waited_for.set(pcpu, waits);
-        self.update_weight(pcpu, at);
+        self.update_weights(pcpu, at);
         Some(task.entity)
+    }
+
+    /// A group whose last task has gone leaves the queue that it stands in, and so do those around it that
+    /// have nothing else. `all`: what stood in that queue, with it.
+    fn dequeue_group(&mut self, pcpu: PcpuId, mut at: usize, mut all: Sums) -> Option<()> {
+        loop {
+            let average_ns = all.average_ns()?;
+            let entity = self.queues[pcpu].groups[at].entity;
+            let lag_ns = self.limited_ns(&entity, average_ns - entity.vruntime_ns);
+            let queue = &mut self.queues[pcpu];
+            let Group { vm, parent, .. } = queue.groups[at];
+            queue.groups[at].lag = Lag { ns: lag_ns, average_ns };
+            if *queue.next_in(parent) == vm {
+                *queue.next_in(parent) = VmId::NONE;
+            }
+            if queue.running_vm == vm {
+                queue.running_vm = parent;
+            }
+            let Some(around) = queue.around(at) else {
+                queue.zero_ns = average_ns;
+                return Some(());
+            };
+            all = queue.sums_around(around);
+            let group = &mut queue.groups[around];
+            group.zero_ns = average_ns;
+            group.inner -= 1;
+            if !group.is_empty() {
+                return Some(());
+            }
+            at = around;
+        }
     }
 
     /// What is left of a sleeper's lag, by the queue that it left.
@@ -226,16 +263,12 @@ impl GroupedEevdf {
         let vm = self.vm_of[vcpu];
         let load = self.loads[vcpu];
         if let Some(at) = self.queues[from].place_of(vm) {
-            self.update_load(now_ns, from, at);
+            self.update_loads(now_ns, from, at);
             self.queues[from].groups[at].load.remove(&load);
-            self.update_weight(from, at);
+            self.update_weights(from, at);
         }
-        let queue = &mut self.queues[to];
-        let at = queue.place_of(vm).unwrap_or_else(|| {
-            queue.groups.push(Group::new(vm));
-            queue.groups.len() - 1
-        });
-        self.update_load(now_ns, to, at);
+        let at = self.queues[to].place_or_new(vm, &self.parents);
+        self.update_loads(now_ns, to, at);
         self.queues[to].groups[at].load.add(&load);
     }
 
@@ -277,17 +310,15 @@ impl GroupedEevdf {
         let vm = self.vm_of[vcpu];
         let queue = &mut self.queues[pcpu];
         let group_changes = queue.running_vm != vm;
-        if queue.next == vm {
-            queue.next = VmId::NONE;
+        if group_changes {
+            queue.levels_change(vm);
         }
+        queue.clear_next(vm);
         (queue.running, queue.running_vm) = (vcpu, vm);
         if ran != vcpu {
             queue.since_ns = now_ns;
         }
         if let Some(group) = queue.groups.iter_mut().find(|group| group.vm == vm) {
-            if group_changes {
-                group.entity.is_picked();
-            }
             if group.next == vcpu {
                 group.next = VcpuId::NONE;
             }
@@ -309,8 +340,9 @@ impl GroupedEevdf {
         let group = |at: usize| &queue.groups[at];
         if vm != queue.running_vm {
             // No buddies here.
-            let picked = pick(queue.queued(), queue.place_of(queue.running_vm), None);
-            return picked.is_some_and(|at| group(at).vm == vm);
+            let around = queue.around_both(vm, queue.running_vm);
+            let picked = pick(queue.queued_in(around), queue.level_in(around, queue.running_vm), None);
+            return picked.is_some() && picked == queue.level_in(around, vm);
         }
         queue.place_of(vm).map(group).is_some_and(|group| {
             let entities = group.tasks.iter().map(|task| &task.entity).enumerate();
@@ -370,7 +402,10 @@ impl GroupedEevdf {
             self.update_load(now_ns, pcpu, at);
             self.update_weight(pcpu, at);
         }
-        self.queues[pcpu].groups.retain(|group| !group.tasks.is_empty() || group.load.average > 0);
+        // Those around others stay: they are few.
+        let vms = self.last_boosted.len();
+        let stays = |group: &Group| !group.is_empty() || group.load.average > 0 || group.vm.index() >= vms;
+        self.queues[pcpu].groups.retain(stays);
     }
 }
 
@@ -401,7 +436,7 @@ impl Scheduler for GroupedEevdf {
         }
         self.enqueue(now_ns, target, vcpu, None);
         if is_over || self.preempts(target, vcpu) {
-            machine.request_schedule(target);
+            machine.request_lazily(target);
         }
     }
 
@@ -475,10 +510,12 @@ impl TurnEnds for GroupedEevdf {
     /// At the level that ends first; nobody else may be here to end it for.
     fn turn_due_ns(&self, pcpu: PcpuId) -> Option<u64> {
         let queue = &self.queues[pcpu];
-        let group = queue.groups.iter().find(|group| group.vm == queue.running_vm)?;
+        let group = &queue.groups[queue.place_of(queue.running_vm)?];
         let task = group.tasks.iter().find(|task| task.vcpu == queue.running)?;
-        let levels = [(&group.entity, queue.queued().count()), (&task.entity, group.tasks.len())];
-        let shared = levels.into_iter().filter(|&(_, queued)| queued > 1);
+        let groups = queue.levels(queue.running_vm).map(|at| &queue.groups[at]);
+        let groups = groups.map(|group| (&group.entity, queue.queued_in(group.parent).count()));
+        let levels = groups.chain([(&task.entity, group.tasks.len())]);
+        let shared = levels.filter(|&(_, queued)| queued > 1);
         shared.map(|(entity, _)| queue.charged_until_ns + entity.left_ns()).min()
     }
 }

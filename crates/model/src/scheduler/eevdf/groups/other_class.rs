@@ -61,8 +61,8 @@ impl FairClass for GroupedEevdf {
         for pcpu in machine.pcpus.ids() {
             self.charge(machine.now_ns, pcpu);
             if let Some(at) = self.queues[pcpu].place_of(vm) {
-                self.update_load(machine.now_ns, pcpu, at);
-                self.update_weight(pcpu, at);
+                self.update_loads(machine.now_ns, pcpu, at);
+                self.update_weights(pcpu, at);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! A pCPU's queue of groups, and each group's queue of tasks.
+//! A pCPU's queue of groups, and each group's queue of tasks, or of groups that lie in it.
 
 use super::entity::{Entity, Sums, WEIGHT, pick};
 use super::load::Load;
-use crate::ids::{VcpuId, VmId};
+use crate::ids::{IdVec, VcpuId, VmId};
 
 /// What an entity takes along when it leaves a queue (`update_entity_lag`).
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,16 +31,23 @@ pub(super) struct Task {
     pub(super) entity: Entity,
 }
 
-/// A VM on a pCPU.
+/// A VM on a pCPU, or a cgroup around VMs.
 #[derive(Debug)]
 pub(super) struct Group {
+    /// Cgroups around VMs have the numbers behind the VMs'.
     pub(super) vm: VmId,
-    /// In the pCPU's queue, while there is any task.
+    /// The group in whose queue it stands; `NONE`: it is the pCPU's.
+    pub(super) parent: VmId,
+    /// In its parent's queue, while there is any task.
     pub(super) entity: Entity,
     pub(super) lag: Lag,
     pub(super) tasks: Vec<Task>,
+    /// Groups in its queue that have any task.
+    pub(super) inner: u32,
     /// Of the tasks, the target of a yield; or none.
     pub(super) next: VcpuId,
+    /// Likewise, of the groups.
+    pub(super) next_inner: VmId,
     pub(super) load: Load,
     /// As much of the load is in the VM's sum.
     pub(super) counted: u64,
@@ -49,13 +56,16 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(vm: VmId) -> Self {
+    pub(super) fn new(vm: VmId, parent: VmId) -> Self {
         Self {
             vm,
+            parent,
             entity: Entity::new(WEIGHT),
             lag: Lag::default(),
             tasks: Vec::new(),
+            inner: 0,
             next: VcpuId::NONE,
+            next_inner: VmId::NONE,
             load: Load::default(),
             counted: 0,
             zero_ns: 0,
@@ -70,9 +80,10 @@ impl Group {
         self.tasks.iter().position(|task| task.vcpu == vcpu)
     }
 
-    /// What its tasks weigh.
-    pub(super) fn weight_of_tasks(&self) -> u64 {
-        self.tasks.len() as u64 * WEIGHT
+    /// Whether it has no task, itself or in a group.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty() && self.inner == 0
     }
 
     pub(super) fn pick(&self, ran: VcpuId) -> Option<usize> {
@@ -115,14 +126,151 @@ impl Queue {
         self.groups.iter().position(|group| group.vm == vm)
     }
 
-    pub(super) fn queued(&self) -> impl Iterator<Item = (usize, &Entity)> + Clone {
-        let groups = self.groups.iter().enumerate().filter(|(_, group)| !group.tasks.is_empty());
+    /// Returns the group of a VM, or of a cgroup, of which `parents` says where it lies. It is made if it
+    /// isn't there.
+    pub(super) fn place_or_new(&mut self, vm: VmId, parents: &IdVec<VmId, VmId>) -> usize {
+        if let Some(at) = self.place_of(vm) {
+            return at;
+        }
+        let parent = parents[vm];
+        if parent != VmId::NONE {
+            self.place_or_new(parent, parents);
+        }
+        self.groups.push(Group::new(vm, parent));
+        self.groups.len() - 1
+    }
+
+    /// Returns the group in whose queue this one stands.
+    #[inline]
+    pub(super) fn around(&self, at: usize) -> Option<usize> {
+        let parent = self.groups[at].parent;
+        if parent == VmId::NONE { None } else { self.place_of(parent) }
+    }
+
+    /// Returns the groups of this VM and of the cgroups around it, the innermost first.
+    pub(super) fn levels(&self, vm: VmId) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(self.place_of(vm), |&at| self.around(at))
+    }
+
+    /// Returns the one of these levels that stands in the queue of `parent`.
+    #[inline]
+    pub(super) fn level_in(&self, parent: VmId, vm: VmId) -> Option<usize> {
+        let mut at = self.place_of(vm)?;
+        while self.groups[at].parent != parent {
+            at = self.around(at)?;
+        }
+        Some(at)
+    }
+
+    /// Returns the innermost group that has both; `NONE`: the pCPU's queue.
+    pub(super) fn around_both(&self, vm: VmId, other: VmId) -> VmId {
+        let around = self.levels(vm).skip(1).map(|at| self.groups[at].vm);
+        around.into_iter().find(|&around| self.is_within(other, around)).unwrap_or(VmId::NONE)
+    }
+
+    /// Whether a VM, or a cgroup, is this one or lies in it.
+    pub(super) fn is_within(&self, vm: VmId, outer: VmId) -> bool {
+        self.levels(vm).any(|at| self.groups[at].vm == outer)
+    }
+
+    /// Returns what stands in the queue of a group, or of the pCPU.
+    #[inline]
+    pub(super) fn queued_in(&self, parent: VmId) -> impl Iterator<Item = (usize, &Entity)> + Clone {
+        let is_queued = move |group: &Group| group.parent == parent && !group.is_empty();
+        let groups = self.groups.iter().enumerate().filter(move |(_, group)| is_queued(group));
         groups.map(|(at, group)| (at, &group.entity))
     }
 
-    /// Of all groups but this one.
+    pub(super) fn queued(&self) -> impl Iterator<Item = (usize, &Entity)> + Clone {
+        self.queued_in(VmId::NONE)
+    }
+
+    /// Of all in the queue where this group stands.
+    pub(super) fn sums_around(&self, at: usize) -> Sums {
+        Sums::of(self.queued_in(self.groups[at].parent).map(|(_, entity)| entity))
+    }
+
+    /// Likewise, without it.
     pub(super) fn sums_without(&self, at: usize) -> Sums {
-        Sums::of(self.queued().filter(|&(other, _)| other != at).map(|(_, entity)| entity))
+        let around = self.queued_in(self.groups[at].parent);
+        Sums::of(around.filter(|&(other, _)| other != at).map(|(_, entity)| entity))
+    }
+
+    /// What stands in a group's queue weighs (`cfs_rq->load`).
+    pub(super) fn load_in(&self, at: usize) -> u64 {
+        let group = &self.groups[at];
+        match group.inner {
+            0 => group.tasks.len() as u64 * WEIGHT,
+            _ => self.queued_in(group.vm).map(|(_, entity)| entity.weight).sum(),
+        }
+    }
+
+    /// The target of a yield in a group's queue, or in the pCPU's.
+    pub(super) fn next_in(&mut self, parent: VmId) -> &mut VmId {
+        match self.place_of(parent) {
+            Some(at) => &mut self.groups[at].next_inner,
+            None => &mut self.next,
+        }
+    }
+
+    /// Names this one of a VM's vCPUs, and its levels, to go first (`set_next_buddy`).
+    pub(super) fn set_next(&mut self, vm: VmId, vcpu: VcpuId) {
+        if let Some(at) = self.place_of(vm) {
+            self.groups[at].next = vcpu;
+        }
+        let mut level = Some(vm);
+        while let Some(vm) = level {
+            let at = self.place_of(vm);
+            let parent = at.map_or(VmId::NONE, |at| self.groups[at].parent);
+            *self.next_in(parent) = vm;
+            level = Some(parent).filter(|&parent| parent != VmId::NONE);
+        }
+    }
+
+    /// A group that has its first task comes into the queue that it stands in, and so do those around it.
+    pub(super) fn enqueue_group(&mut self, mut at: usize, slice_ns: u64) {
+        loop {
+            // Its weight first: what it stands for is in the queue by now, and it isn't.
+            let others = self.sums_without(at);
+            let around = self.around(at);
+            let zero_ns = around.map_or(self.zero_ns, |around| self.groups[around].zero_ns);
+            let group = &mut self.groups[at];
+            let lag_ns = group.lag.left_ns(others.average_ns());
+            let entity = &mut group.entity;
+            entity.place(&others, zero_ns, lag_ns);
+            entity.deadline_ns = entity.vruntime_ns + entity.weighted_ns(slice_ns);
+            entity.protected_until_ns = entity.vruntime_ns;
+            let Some(around) = around else { return };
+            let was_empty = self.groups[around].is_empty();
+            self.groups[around].inner += 1;
+            if !was_empty {
+                return;
+            }
+            at = around;
+        }
+    }
+
+    /// A vCPU of another VM runs: the levels that it doesn't share with the one before are picked.
+    pub(super) fn levels_change(&mut self, vm: VmId) {
+        let around = self.around_both(vm, self.running_vm);
+        let mut level = self.place_of(vm);
+        while let Some(at) = level {
+            self.groups[at].entity.is_picked();
+            level = self.around(at).filter(|&outer| self.groups[outer].vm != around);
+        }
+    }
+
+    /// The one that runs is the target of a yield no longer, at any level.
+    pub(super) fn clear_next(&mut self, vm: VmId) {
+        let mut level = vm;
+        while level != VmId::NONE {
+            let parent = self.place_of(level).map_or(VmId::NONE, |at| self.groups[at].parent);
+            let next = self.next_in(parent);
+            if *next == level {
+                *next = VmId::NONE;
+            }
+            level = parent;
+        }
     }
 
     /// Those that run or wait (`nr_running`).
@@ -134,8 +282,17 @@ impl Queue {
         self.tasks() - usize::from(self.running != VcpuId::NONE)
     }
 
+    /// From the pCPU's queue down.
     pub(super) fn pick_group(&self, ran_vm: VmId) -> Option<usize> {
-        pick(self.queued(), self.place_of(ran_vm), self.place_of(self.next))
+        let (mut parent, mut next) = (VmId::NONE, self.next);
+        loop {
+            let at = pick(self.queued_in(parent), self.level_in(parent, ran_vm), self.place_of(next))?;
+            let group = &self.groups[at];
+            if group.inner == 0 {
+                return Some(at);
+            }
+            (parent, next) = (group.vm, group.next_inner);
+        }
     }
 
     /// The one that would be next, if `ran` of `ran_vm` ran until now, and may go on.
@@ -150,8 +307,8 @@ impl Queue {
     pub(super) fn end_turn(&mut self, slice_ns: u64) {
         let running = self.running;
         let Some(at) = self.place_of(self.running_vm) else { return };
+        self.each_level(at, |group| group.entity.end_slice(slice_ns));
         let group = &mut self.groups[at];
-        group.entity.end_slice(slice_ns);
         if let Some(task) = group.tasks.iter_mut().find(|task| task.vcpu == running) {
             task.entity.end_slice(slice_ns);
         }
@@ -163,15 +320,31 @@ impl Queue {
         if self.running == VcpuId::NONE {
             return false;
         }
-        let groups = self.queued().count();
         let running = self.running;
         let Some(at) = self.place_of(self.running_vm) else { return false };
+        let mut group_is_over = false;
+        let mut level = Some(at);
+        while let Some(at) = level {
+            let groups = self.queued_in(self.groups[at].parent).count();
+            let entity = &mut self.groups[at].entity;
+            let is_over = entity.charge(ran_ns, slice_ns) | !entity.is_protected();
+            group_is_over |= is_over && groups > 1;
+            level = self.around(at);
+        }
         let group = &mut self.groups[at];
-        let is_over = group.entity.charge(ran_ns, slice_ns) | !group.entity.is_protected();
         let tasks = group.tasks.len();
         let of_task = group.tasks.iter_mut().find(|task| task.vcpu == running);
         let task_is_over =
             of_task.is_some_and(|task| task.entity.charge(ran_ns, slice_ns) | !task.entity.is_protected());
-        (is_over && groups > 1) || (task_is_over && tasks > 1)
+        group_is_over || (task_is_over && tasks > 1)
+    }
+
+    /// Does something with a group, and with those around it.
+    pub(super) fn each_level(&mut self, at: usize, mut act: impl FnMut(&mut Group)) {
+        let mut level = Some(at);
+        while let Some(at) = level {
+            act(&mut self.groups[at]);
+            level = self.around(at);
+        }
     }
 }

@@ -12,14 +12,14 @@
 //!            scale       = 100 * VMs that want to run, or so much more that the lightest of them has
 //!                          LIGHTEST, if the heaviest then has no more than 10000
 //! Limits.    Weights are whole numbers: a part below a 10,000th of the largest is more than it should be.
-//!            Services have weights of their own (service_weights.rs).
+//!            Services of a real host have weights of their own (`service_weights.rs` of `crates/host`).
 
-use microslice_policy::{WEIGHT_DEFAULT, WEIGHT_MAX};
+use crate::{WEIGHT_DEFAULT, WEIGHT_MAX};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The weights that a VM may have.
-pub(crate) const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=WEIGHT_MAX;
+pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=WEIGHT_MAX;
 /// With this weight rounding is 5 % at most.
 const LIGHTEST: f64 = 10.0;
 const HEAVIEST: f64 = WEIGHT_MAX as f64;
