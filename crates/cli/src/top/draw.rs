@@ -259,7 +259,7 @@ mod tests {
         let mut view =
             View { source: "observe".into(), pool: None, accelerations: None, ..run_view(seconds) };
         for vm in &mut view.vms {
-            (vm.shares, vm.weight, vm.accelerations) = (None, None, None);
+            (vm.shares, vm.weight, vm.accelerations, vm.bound_ns) = (None, None, None, None);
             vm.vcpus.iter_mut().for_each(|vcpu| {
                 vcpu.stopped_in = None;
                 vcpu.preemptions =

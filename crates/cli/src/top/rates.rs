@@ -205,6 +205,7 @@ pub mod tests {
             ran_ns: s + s / 2,
             ready_ns,
             waits: Waits(vec![(30_000, seconds * 90), (9_000_000, seconds * 3)]),
+            bound_ns: Some(25_000_000),
             accelerations: Some(seconds * 12),
             preemptions: words(&[("user", seconds * 30), ("lock_holder", seconds * 6)]),
             holding: None,

@@ -4,8 +4,8 @@
 //!            all. No scheduler helps either, so an operator has to hear of them first.
 //! Mechanism. The kernel counts throttled time in each cgroup's `cpu.stat`, and from Linux 6.6 on in
 //!            `cpu.stat.local`: that of its own tasks, whichever level's limit it was (`kernel/sched/core.c`,
-//!            `cpu_local_stat_show`). If no vCPU of a VM ran since the look before, threads are looked at. The VM is
-//!            paused if each is stopped, or is in another system call than `KVM_RUN`.
+//!            `cpu_local_stat_show`). If no vCPU of a VM ran since the look before, threads are looked at.
+//!            The VM is paused if each is stopped, or is in another system call than `KVM_RUN`.
 //! Limits.    A pause is known to a look's interval. Before Linux 6.6 a limit that VMs share counts for each
 //!            of them. A cgroup's throttled time includes the VMM's other threads in it; at most the time
 //!            ready is shown.

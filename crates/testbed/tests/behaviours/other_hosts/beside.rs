@@ -3,7 +3,7 @@
 
 use super::monitoring::prometheus_takes_what_is_served;
 use super::observe::{
-    a_profile_holds_what_was_seen, limited_contended_and_paused_vms_are_told_apart, switches_are_traced,
+    a_profile_holds_what_was_seen, limited_and_paused_vms_are_told_apart, switches_are_traced,
     users_without_rights_are_refused, what_overcommit_costs_is_seen,
 };
 use crate::common::{
@@ -286,14 +286,14 @@ fn on_6_12_what_overcommit_costs_is_seen() {
 }
 
 #[test]
-fn on_6_18_limited_contended_and_paused_vms_are_told_apart() {
-    on("6.18", limited_contended_and_paused_vms_are_told_apart);
+fn on_6_18_limited_and_paused_vms_are_told_apart() {
+    on("6.18", limited_and_paused_vms_are_told_apart);
 }
 
 #[test]
 #[ignore = "the same as on 6.18, without cpu.stat.local, which a unit test leaves out, too: make test-long"]
-fn on_debian_12_limited_contended_and_paused_vms_are_told_apart() {
-    on(DEBIAN_12, limited_contended_and_paused_vms_are_told_apart);
+fn on_debian_12_limited_and_paused_vms_are_told_apart() {
+    on(DEBIAN_12, limited_and_paused_vms_are_told_apart);
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn throttled_ns(host: &Host) -> u64 {
 }
 
 /// A limit takes what the kernel says that it took; a stopped VM is paused. Waits for others are neither.
-pub fn limited_contended_and_paused_vms_are_told_apart(host: &Host, guests: &[Guest]) {
+pub fn limited_and_paused_vms_are_told_apart(host: &Host, guests: &[Guest]) {
     let _echo = host.start_echo().expect("the other end of the ping-pong");
     run(
         host,
