@@ -183,9 +183,8 @@ pub enum Phase {
         /// it doesn't. Needs `under`.
         #[serde(skip_serializing_if = "is_zero")]
         spin_ns: u64,
-        /// It is made of a mutex and a condition variable: the last to come wakes one and requeues the
-        /// others, each of whom wakes the next when it unlocks (`futex_requeue`), where the kernel's lists
-        /// have locks.
+        /// It is made of a mutex and a condition variable, where the kernel's lists have locks. The last to
+        /// come wakes one and requeues the others (`futex_requeue`). Each wakes the next when it unlocks.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         requeues: bool,
     },

@@ -3,14 +3,14 @@
 //! Problem.   Queues of sleepers are what ASPLOS'13 saw guests spin for (section 3.1.1): who wakes a sleeper
 //!            sends an IPI, by exits of the host, and may lose its pCPU to the woken one meanwhile.
 //! Mechanism. A thread that finds a sleeping lock taken takes the lock of its list, is queued, gives that
-//!            lock up and sleeps (`rwsem_down_failed_common`, lib/rwsem.c, `__mutex_lock_common`, Linux 3.2).
-//!            Who gives up a sleeping lock for which somebody sleeps takes it as well, and wakes the next
-//!            one (`rwsem_wake`). In old kernels all wake-ups and their IPIs are under it; those of today
-//!            only gather there whom to wake (`wake_up_q`).
+//!            lock up and sleeps. So do `rwsem_down_failed_common` (lib/rwsem.c) and `__mutex_lock_common` of
+//!            Linux 3.2. Who gives up a sleeping lock for which somebody sleeps takes it as well, and wakes
+//!            the next one (`rwsem_wake`). In old kernels all wake-ups and their IPIs are under it; those of
+//!            today only gather there whom to wake (`wake_up_q`).
 //! Readers.   They share a semaphore, but come behind whoever waits for it. The first in line are woken
 //!            together: one writer, or all readers up to the next writer (`__rwsem_do_wake`).
-//! Limits.    Queues of items and barriers without `under` have no such lock. Readers emit no events of locks:
-//!            those say who excludes others.
+//! Limits.    Queues of items and barriers without `under` have no such lock. Readers emit no events of
+//!            locks: those say who excludes others.
 
 use super::futex::QUEUE_NS;
 use crate::guest::{Beside, Holder, Lock, Then, WaitsFor};

@@ -1,4 +1,5 @@
-//! Locks of the lists of sleepers, readers of semaphores, requeued waiters. Every run here has the checkers on.
+//! Locks of the lists of sleepers, readers of semaphores, requeued waiters. Every run here has the checkers
+//! on.
 
 use crate::common::{compute, one_vm, run};
 use microslice_engine::report::RunReport;
