@@ -203,10 +203,7 @@ impl<'a> Simulation<'a> {
             simulation.thread_clocks = ThreadClocks::new(simulation.guest.len(), threads);
             simulation.wake_lists = simulation.guest.iter().map(|_| Vec::new()).collect();
         }
-        for channel in &config.channels {
-            let (capacity, name) = (channel.capacity, channel.name.clone());
-            simulation.queues.push(Queue { capacity, name, ..Queue::default() });
-        }
+        simulation.add_channels();
         for vm in &config.vms {
             simulation.add_vm(vm)?;
         }
@@ -219,6 +216,13 @@ impl<'a> Simulation<'a> {
         simulation.machine.tracing = simulation.observers.want_events();
         simulation.name_symbols();
         Ok(simulation)
+    }
+
+    fn add_channels(&mut self) {
+        for channel in &self.config.channels {
+            let (capacity, name) = (channel.capacity, channel.name.clone());
+            self.queues.push(Queue { capacity, name, ..Queue::default() });
+        }
     }
 
     fn name_symbols(&mut self) {

@@ -275,7 +275,8 @@ pub fn run(args: Run) -> Result<(), Failure> {
     }
 }
 
-/// Runs `scheduling`, whose statistics, the last of them marked, and lines are printed by threads of their own.
+/// Runs `scheduling`, whose statistics (the last of them marked) and lines are printed by threads of their
+/// own.
 fn with_printers(
     scheduling: impl FnOnce(&mut dyn FnMut(String, bool), &mut dyn FnMut(&str)) -> Result<(), HostError>,
 ) -> Result<(), Failure> {

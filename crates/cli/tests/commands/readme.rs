@@ -44,7 +44,7 @@ fn row(name: &str, policy: &Value) -> String {
         "| {name} | {} | {} | {} | {} | {} | {} | {:.1} ms |",
         ratio("/work/mean", 3),
         ratio("/throughput/least", 2),
-        number("/misses/below 0.95/count"),
+        number("/misses/work below 0.95/count"),
         felt("wake-up"),
         felt("shootdown"),
         felt("lock"),

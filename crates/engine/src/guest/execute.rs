@@ -170,14 +170,8 @@ impl Simulation<'_> {
                 let under = state.first_lock.plus(under);
                 self.spin_barrier(vcpu, thread, step, [arrival, arrival.plus(1)], under, spin_ns.into())
             }
-            Op::Send { queue } => {
-                let queue = self.vms[state.vm].first_queue.plus(queue);
-                self.send_item(vcpu, thread, queue)
-            }
-            Op::Receive { queue } => {
-                let queue = self.vms[state.vm].first_queue.plus(queue);
-                self.receive_item(vcpu, thread, queue)
-            }
+            Op::Send { queue } => self.send_item(vcpu, thread, self.queue_of(thread, queue)),
+            Op::Receive { queue } => self.receive_item(vcpu, thread, self.queue_of(thread, queue)),
             Op::SendOut { channel } => self.send_out(vcpu, thread, QueueId::new(channel)),
             Op::ReceiveIn { channel } => self.receive_in(vcpu, thread, QueueId::new(channel)),
             Op::NetworkReceive => self.network_receive(vcpu, thread),
@@ -210,6 +204,12 @@ impl Simulation<'_> {
             }
             Op::YieldThread => self.yield_thread(vcpu),
         }
+    }
+
+    /// The queue that its VM's programs call by this number.
+    #[inline(always)]
+    fn queue_of(&self, thread: ThreadId, queue: u32) -> QueueId {
+        self.vms[self.threads[thread].vm].first_queue.plus(queue)
     }
 
     /// One of several locks of a kind, drawn anew each time.

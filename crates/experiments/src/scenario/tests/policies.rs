@@ -401,7 +401,7 @@ fn a_processor_has_the_interrupt_modes_that_it_has() {
         ),
         (
             "avic = true",
-            "unknown key `avic` in kvm; allowed: module, interrupts, device_interrupts, yield_to, halt_poll_ns, icr_write",
+            "unknown key `avic` in kvm; allowed: module, interrupts, device_interrupts, yield_to, exit_jitter, halt_poll_ns, icr_write",
         ),
     ] {
         let error = kvm(keys).expect_err(keys);
