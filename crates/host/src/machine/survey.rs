@@ -108,6 +108,7 @@ impl Survey {
             Row::new("kernel", format!("Linux {release} {version}"))
                 .refused_by(&[InPlace], refused_kernels::check(&release, &version, &tickless))
                 .noted(real_time::warning(&release)),
+            Row::new("preemption", preemption(std::fs::read_to_string(PREEMPTION).ok().as_deref(), &version)),
             Row::new("pCPUs without ticks", or_none(&tickless)).noted(cautions::tickless(&tickless)),
             Row::new("isolcpus", or_none(&preflight::isolated_pcpus()))
                 .refused_by(&[InPlace], preflight::check_isolation()),
@@ -178,6 +179,24 @@ fn pcpus_of(topology: &Topology) -> String {
     text
 }
 
+/// The mode in force stands in parentheses (`sched_dynamic_show`, kernel/sched/debug.c, Linux 5.13 on).
+const PREEMPTION: &str = "/sys/kernel/debug/sched/preempt";
+
+/// When the kernel takes a task's pCPU for another one's sake. `shown` is what debugfs has, `version` what
+/// the kernel says of its build.
+fn preemption(shown: Option<&str>, version: &str) -> String {
+    let in_force = shown.and_then(|text| text.split_once('(')?.1.split_once(')')).map(|(mode, _)| mode);
+    let built = |word: &str| version.split_whitespace().any(|of| of == word);
+    match in_force {
+        Some(mode) => mode.to_owned(),
+        None if built("PREEMPT_RT") => "rt".to_owned(),
+        None if built("PREEMPT_DYNAMIC") => format!("chosen at boot; {PREEMPTION} can't be read"),
+        None if built("PREEMPT_LAZY") => "lazy".to_owned(),
+        None if built("PREEMPT") => "full".to_owned(),
+        None => "none or voluntary".to_owned(),
+    }
+}
+
 fn or_none(text: &str) -> String {
     if text.is_empty() || text == "(null)" { "none".to_owned() } else { text.to_owned() }
 }
@@ -205,6 +224,17 @@ mod tests {
             assert_eq!(line.is_some(), expected.is_some(), "{}: {line:?} {expected:?}", mode.command());
             assert!(expected.unwrap_or_default().starts_with(line.unwrap_or_default()), "{}", mode.command());
         }
+    }
+
+    #[test]
+    fn the_mode_of_preemption_is_debugfs_or_the_builds() {
+        let debian = "#1 SMP PREEMPT_DYNAMIC Debian 6.18.15-1";
+        assert_eq!(preemption(Some("none voluntary (full) lazy\n"), debian), "full");
+        assert_eq!(preemption(Some("full (lazy)\n"), debian), "lazy");
+        assert!(preemption(None, debian).starts_with("chosen at boot; /sys/kernel/debug"));
+        assert!(preemption(Some("garbage"), debian).starts_with("chosen at boot"));
+        assert_eq!(preemption(None, "#1 SMP PREEMPT_RT Debian"), "rt");
+        assert_eq!(preemption(None, "#1 SMP Debian"), "none or voluntary");
     }
 
     #[test]

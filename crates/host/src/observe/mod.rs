@@ -4,6 +4,7 @@
 //! known of their code ([`crate::guests::list`]). It reads what was seen of each ([`figures`]), and prints
 //! ([`report`]). docs/how-to/observe.md is the operator's page.
 
+mod crowd;
 mod figures;
 mod judgement;
 mod page;

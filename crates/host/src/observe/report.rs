@@ -4,6 +4,7 @@ use crate::bpf::counters::add_up;
 use crate::bpf::hooks::Hooks;
 use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::WaitStats;
+use crate::observe::crowd::Crowd;
 use crate::observe::figures::{VcpuFigures, VmFigures};
 use crate::observe::{judgement, page};
 use crate::output::words::{merge, named, names};
@@ -97,6 +98,9 @@ impl Report {
         if let Some(programs) = &self.programs {
             merge(&mut object, json!({ "programs": programs }));
         }
+        if let Some(crowd) = Crowd::of(self) {
+            merge(&mut object, json!({ "overcommit": crowd.to_json() }));
+        }
         object
     }
 
@@ -160,6 +164,7 @@ impl Report {
             text.push_str(&table.to_string());
             text.push('\n');
         }
+        text.extend(Crowd::of(self).map(|crowd| crowd.line()));
         self.vms.iter().for_each(|vm| text.push_str(&format!("{}\n", vm.judgement(self.seconds))));
         text.extend(self.vms.iter().filter_map(missed_line));
         text.push_str(&self.recursion_misses.line());
