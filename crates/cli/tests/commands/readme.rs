@@ -53,7 +53,7 @@ fn row(name: &str, policy: &Value) -> String {
 }
 
 #[test]
-#[ignore = "12 minutes of simulations: make test-long"]
+#[ignore = "7 minutes of simulations: make test-long"]
 fn the_table_is_what_its_command_prints() {
     let page = readme();
     let arguments = command_of(&page);
