@@ -38,7 +38,7 @@ demo: setup build ## what micro-slicing brings, in seven minutes: simulated, on 
 test: setup-tests ## all tests but half of the testbed's, each of which says why it is left out
 	scripts/test.sh
 
-test-long: setup-tests ## every test, and measures longer: what changes bpf/ passes this before it lands
+test-long: setup-tests ## every test, and measures longer; make check says how many have passed since bpf/ changed
 	MICROSLICE_TEST_LONG=1 scripts/test.sh
 
 check: setup-tests ## what CI checks before the tests: format, layering, lint, style (crates/cli/tests/tidy)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes every parser for some seconds each, starting from the corpus: scripts/fuzz.sh [SECONDS [TARGET…]] The
-# targets are cargo-fuzz's (fuzz/); this drives them on the stable compiler, so that `make check` needs
+# targets are cargo-fuzz's (fuzz/); this drives them on the stable compiler, so that `make soak` needs
 # neither nightly nor cargo-fuzz. What breaks one is written to fuzz/artifacts/TARGET/ and named.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"

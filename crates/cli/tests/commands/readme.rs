@@ -32,23 +32,23 @@ fn command_of(page: &str) -> Vec<String> {
 
 /// Returns a row of the table as README writes it.
 fn row(name: &str, policy: &Value) -> String {
-    let number = |path: &str| policy.pointer(path).and_then(Value::as_f64).expect(path);
+    let number = |path: &str| policy.pointer(&format!("/{path}")).and_then(Value::as_f64).expect(path);
     let is_baseline = policy["policy"] == "eevdf";
     // "1", not "1.000": nothing was rounded.
     let ratio = |path: &str, digits: usize| match is_baseline {
         true => number(path).to_string(),
         false => format!("{:.digits$}", number(path)),
     };
-    let felt = |wait: &str| ratio(&format!("/felt_waits/{wait}/geometric_mean"), 2);
+    let felt = |wait: &str| ratio(&format!("felt_waits/{wait}/geometric_mean"), 2);
     format!(
         "| {name} | {} | {} | {} | {} | {} | {} | {:.1} ms |",
-        ratio("/work/mean", 3),
-        ratio("/throughput/least", 2),
-        number("/misses/work below 0.95/count"),
+        ratio("work/mean", 3),
+        ratio("throughput/least", 2),
+        number("misses/work below 0.95/count"),
         felt("wake-up"),
         felt("shootdown"),
         felt("lock"),
-        number("/longest_waits_ns/p99") / 1e6,
+        number("longest_waits_ns/p99") / 1e6,
     )
 }
 

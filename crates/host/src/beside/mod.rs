@@ -82,7 +82,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, output: &mut Output<'_>) -> R
     }
     let weights = weight_ledger::beside(&ledger::path());
     let left = weight_ledger::settle(&weights);
-    weight_ledger::remove(&weights);
+    weight_ledger::forget(&weights);
     if left > 0 {
         (output.say)(&format!("{left} weights of cgroups that an earlier run had lowered were given back"));
     }

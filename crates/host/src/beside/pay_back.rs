@@ -242,7 +242,7 @@ impl Drop for PayBack {
         for (folder, account) in &self.accounts {
             weight_ledger::give_back(&self.controller.weight_file(folder), &account.lent(account.weight_now));
         }
-        weight_ledger::remove(&self.ledger);
+        weight_ledger::forget(&self.ledger);
     }
 }
 

@@ -49,9 +49,14 @@ pub fn replace(ledger: &Path, lent: &BTreeMap<PathBuf, Lent>) -> io::Result<()> 
     std::fs::rename(new, ledger)
 }
 
-/// Nothing is lent any more. One that can't be removed is settled again, for nothing.
-pub fn remove(ledger: &Path) {
-    let _ = std::fs::remove_file(ledger);
+/// Removes a settled ledger, unless a weight of ours is still in force: one that couldn't be given back stays
+/// for the next start.
+pub fn forget(ledger: &Path) {
+    let text = std::fs::read_to_string(ledger).unwrap_or_default();
+    if !text.lines().filter_map(parse).any(|(file, lent)| is_lent(&file, &lent)) {
+        // One that can't be removed is settled again, for nothing.
+        let _ = std::fs::remove_file(ledger);
+    }
 }
 
 /// Its writer is dead: gives weights back. Returns how many those were.
@@ -62,9 +67,14 @@ pub fn settle(ledger: &Path) -> usize {
 
 /// Gives a weight back, if one of ours is there. True if it was.
 pub fn give_back(file: &Path, lent: &Lent) -> bool {
+    is_lent(file, lent) && write(file, lent.weight).is_ok()
+}
+
+/// Is a weight of ours in force in that very cgroup?
+fn is_lent(file: &Path, lent: &Lent) -> bool {
     let is_it = std::fs::metadata(file).is_ok_and(|metadata| metadata.ino() == lent.inode);
     let is_ours = |weight: u32| weight != lent.weight && lent.ours.contains(&weight);
-    is_it && read(file).is_ok_and(is_ours) && write(file, lent.weight).is_ok()
+    is_it && read(file).is_ok_and(is_ours)
 }
 
 /// # Errors
@@ -132,6 +142,19 @@ mod tests {
         assert_eq!(now.map(|file| read(file).unwrap()), [100, 100, 100, 500, 97]);
         assert!(!folder.path().join("gone").exists());
         assert_eq!(settle(&ledger), 0, "settled by another one meanwhile");
+    }
+
+    #[test]
+    fn a_weight_that_is_not_given_back_stays_in_the_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, ledger) = (folder.path().join("a"), folder.path().join("weights"));
+        std::fs::write(&file, "97").unwrap();
+        replace(&ledger, &[lent(&file, 100, [98, 97])].into()).unwrap();
+        forget(&ledger);
+        assert!(ledger.exists(), "97 is ours, and still in force");
+        assert_eq!(settle(&ledger), 1);
+        forget(&ledger);
+        assert!(!ledger.exists());
     }
 
     #[test]

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How often limits are read: a kernel before 6.6 adds up a cgroup's counters for each reading.
 const LOOK_FOR_LIMITS: Duration = Duration::from_secs(1);
+/// Cgroups that are told of a VM. One that moves through more has the rest in its sum alone.
+const CGROUPS_MAX: usize = 64;
 /// `include/uapi/linux/kvm.h`.
 const KVM_RUN: u64 = 0xae80;
 
@@ -119,9 +121,14 @@ impl StallWatch {
             return;
         }
         let mut throttled_ns = 0;
+        looked.throttled.retain(|read, _| limited.iter().any(|(level, _)| *level == read));
+        looked.throttled_local.retain(|read, _| own.contains(read));
+        let by_cgroup = &mut looked.stalls.by_cgroup;
         for (level, ns) in limited {
             let more = grown(&mut looked.throttled, level, ns);
-            *looked.stalls.by_cgroup.entry(level.to_owned()).or_default() += more;
+            if by_cgroup.len() < CGROUPS_MAX || by_cgroup.contains_key(level) {
+                *by_cgroup.entry(level.to_owned()).or_default() += more;
+            }
             throttled_ns += more;
         }
         let local = |own: &PathBuf| self.controller.throttled_local_ns(own);
@@ -243,6 +250,19 @@ mod tests {
         host.write("cgroup/machine/vm/vcpu0/cpu.stat.local", "throttled_usec 960\n");
         let stalls = host.look();
         assert_eq!((stalls.throttled_ns, stalls.limited_by()), (10_000, Some(Path::new("machine/vm"))));
+    }
+
+    #[test]
+    fn a_vm_that_moves_through_cgroups_keeps_few_of_them() {
+        let mut host = limited(false);
+        for at in 0..2 * CGROUPS_MAX {
+            host.write(&format!("{THREAD}/cgroup"), &format!("0::/{at}\n"));
+            std::fs::create_dir(host.files.path().join(format!("cgroup/{at}"))).unwrap();
+            host.write(&format!("cgroup/{at}/cpu.max"), "1000 100000\n");
+            host.write(&format!("cgroup/{at}/cpu.stat"), "throttled_usec 1\n");
+            assert!(host.look().by_cgroup.len() <= CGROUPS_MAX);
+        }
+        assert_eq!(host.watch.vms[&(VMM, 1)].throttled.len(), 1);
     }
 
     #[test]
