@@ -10,10 +10,10 @@
 
 #include "bpf/core/observe.bpf.h"
 #include "bpf/core/switches.bpf.h"
+#include "bpf/mechanisms/asking/heirs.bpf.h"
+#include "bpf/mechanisms/asking/passes.bpf.h"
 #include "bpf/mechanisms/boost.bpf.h"
-#include "bpf/mechanisms/heirs.bpf.h"
 #include "bpf/mechanisms/max_wait.bpf.h"
-#include "bpf/mechanisms/passes.bpf.h"
 #include "policy/pay_back.h" /* the daemon asks it */
 
 char _license[] SEC("license") = "GPL";

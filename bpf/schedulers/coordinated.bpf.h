@@ -249,7 +249,9 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
 {
-	return urgent_slice_goes_on(cpu, prev, pcpu) || is_put_off(cpu, prev, pcpu);
+	if (urgent_slice_goes_on(cpu, prev, pcpu))
+		return true;
+	return turns_are_delayed_on(cpu, pcpu) && window_puts_off(cpu, prev, whose_turn_ends(prev));
 }
 
 HOOK bool goes_before_boosted(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 owed)

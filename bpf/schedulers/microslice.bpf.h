@@ -3,26 +3,32 @@
  * What microslice is made of: the core, its mechanisms, what they keep, and which of them answers at which
  * hook.
  *
- *   hints           KVM's events                 -> passes, requests
- *   passes          siblings of a waiter         -> requests
- *   request         requests                     -> pCPUs that pull
- *   woken           woken vCPUs that wait        -> requests
- *   looks           interrupts that no exit told of -> hints
- *   heirs           stopped waiters, if nobody of their VM holds anything -> requests
- *   micro_pool, micro_slice, micro_turns, pool_size   reserved pCPUs
- *   home_slices     requests -> pCPUs of the normal pool, where the micro pool is busy
- *   lending         micro pCPUs that nobody asks for
- *   delay_preemption, patience, directed_yield        which vCPU keeps its pCPU, and which gets it
+ * Asking, which ends in a request:
+ *   hints       KVM's events
+ *   passes      siblings of a waiter
+ *   looks       interrupts that no exit told of, and waits that are due
+ *   heirs       stopped waiters, if nobody of their VM holds anything
+ *   woken       woken vCPUs that wait
+ *   ask_again   who found no room
+ *   patience    spinners that keep their pCPU while what they wait for was asked for
+ *   ask, places the request, and the pCPU that it goes to
+ *
+ * Serving, which begins with one:
+ *   pull        a vCPU from the queues to the pCPU that was asked
+ *   micro_slice its timer and its end
+ *   micro_turns, confined, lending, pool_size   reserved pCPUs
+ *   home_slices pCPUs of the normal pool
+ *
+ * Both stand on request and micro_pool. Beside them are delay_preemption, grace and directed_yield: which
+ * vCPU keeps its pCPU, and which gets it.
  */
 #ifndef BPF_MICROSLICE_H
 #define BPF_MICROSLICE_H
 
 #include "bpf/core/callbacks.bpf.h"
-#include "bpf/mechanisms/heirs.bpf.h"
-#include "bpf/mechanisms/hints.bpf.h"
-#include "bpf/mechanisms/home_slices.bpf.h"
-#include "bpf/mechanisms/looks.bpf.h"
-#include "bpf/mechanisms/micro_turns.bpf.h"
+#include "bpf/mechanisms/asking/looks.bpf.h"
+#include "bpf/mechanisms/asking/woken.bpf.h"
+#include "bpf/mechanisms/serving/micro_turns.bpf.h"
 
 /* ---- State: one map value per vCPU, VM and pCPU, made of what the core and each mechanism keep ---- */
 
@@ -30,6 +36,7 @@ struct microslice_vcpu {
 	struct vcpu core;
 	struct directed_yield_vcpu directed_yield;
 	struct delay_preemption_vcpu delay_preemption;
+	struct grace_vcpu grace;
 	struct heirs_vcpu heirs;
 	struct lending_vcpu lending;
 	struct looks_vcpu looks;
@@ -48,10 +55,10 @@ struct microslice_vm {
 
 struct microslice_pcpu {
 	struct pcpu core;
+	struct confined_pcpu confined;
 	struct delay_preemption_pcpu delay_preemption;
 	struct home_slices_pcpu home_slices;
 	struct lending_pcpu lending;
-	struct micro_pool_pcpu micro_pool;
 	struct micro_slice_pcpu micro_slice;
 	struct pool_size_pcpu pool_size;
 	struct request_pcpu request;
@@ -91,6 +98,7 @@ struct pcpus_map {
 
 STATE(directed_yield, directed_yield_of, vcpu)
 STATE(delay_preemption, delay_of, vcpu)
+STATE(grace, grace_of, vcpu)
 STATE(heirs, heirs_of, vcpu)
 STATE(lending, lending_of, vcpu)
 STATE(looks, looks_of, vcpu)
@@ -101,10 +109,10 @@ STATE(heirs, heirs_in, vm)
 STATE(passes, passes_in, vm)
 STATE(patience, patience_in, vm)
 STATE(request, request_in, vm)
+STATE(confined, confined_on, pcpu)
 STATE(delay_preemption, delay_on, pcpu)
 STATE(home_slices, home_slices_on, pcpu)
 STATE(lending, lending_on, pcpu)
-STATE(micro_pool, micro_pool_on, pcpu)
 STATE(micro_slice, micro_slice_on, pcpu)
 STATE(pool_size, pool_size_on, pcpu)
 STATE(request, request_on, pcpu)
@@ -124,6 +132,7 @@ HOOK void on_vcpu_joins(struct vcpu *vcpu)
 {
 	*directed_yield_of(vcpu) = (struct directed_yield_vcpu){};
 	*delay_of(vcpu) = (struct delay_preemption_vcpu){};
+	*grace_of(vcpu) = (struct grace_vcpu){};
 	*heirs_of(vcpu) = (struct heirs_vcpu){};
 	*lending_of(vcpu) = (struct lending_vcpu){};
 	*looks_of(vcpu) = (struct looks_vcpu){};
@@ -188,13 +197,6 @@ static __always_inline bool turns_are_delayed_on(s32 cpu, const struct pcpu *pcp
 	return micro_pcpu_count != 0;
 }
 
-/* ---- Requests ---- */
-
-static __always_inline bool place_elsewhere(struct vcpu *vcpu, u32 slot, struct task_struct *p)
-{
-	return place_at_home(vcpu, slot, p);
-}
-
 /* ---- A vCPU waits ---- */
 
 /* It left the micro pCPU's queue before it ran. */
@@ -210,7 +212,7 @@ HOOK u64 comes_back_for(struct vcpu *vcpu, u32 slot)
 
 HOOK void on_clock_set(struct vcpu *vcpu)
 {
-	delay_of(vcpu)->given_ns = 0;
+	grace_of(vcpu)->given_ns = 0;
 }
 
 HOOK bool was_sent_away(struct vcpu *vcpu)
@@ -240,13 +242,13 @@ HOOK void on_rest(struct vcpu *vcpu)
 	fail_request(vcpu, VCPU_RUNNABLE, FAILURE_LIMITED);
 	request_of(vcpu)->failure = FAILURE_LIMITED;
 	request_of(vcpu)->retry = 0;
-	delay_of(vcpu)->interrupted = 0;
+	grace_of(vcpu)->interrupted = 0;
 }
 
 /* A micro slice ended here, at home or because the pCPU left the pool. */
 HOOK void on_stay(struct vcpu *vcpu)
 {
-	delay_of(vcpu)->given_ns = 0;
+	grace_of(vcpu)->given_ns = 0;
 	request_of(vcpu)->retry = 0;
 }
 
@@ -268,7 +270,7 @@ HOOK u32 on_turn_begins(struct vcpu *vcpu, s32 cpu, u32 occupant)
 	count_late_wait(vcpu);
 	patience_begins(vcpu);
 	directed_yield_of(vcpu)->heir = 0;
-	delay_of(vcpu)->turn_over = 0;
+	grace_of(vcpu)->turn_over = 0;
 	woken_of(vcpu)->blocked_interrupt = 0;
 	woken_of(vcpu)->cause = 0;
 	if (vcpu->state == VCPU_MICRO && request_of(vcpu)->pcpu == cpu)
@@ -287,7 +289,7 @@ HOOK void on_running(struct task_struct *p, struct vcpu *vcpu, s32 cpu, struct p
 		start_on_micro_pcpu(p, vcpu, cpu, pcpu, now);
 	else if (vcpu && pcpu->occupant == OCCUPANT_MICRO)
 		start_at_home(vcpu, cpu, pcpu, now);
-	else if (vcpu && delay_of(vcpu)->given_ns)
+	else if (vcpu && grace_of(vcpu)->given_ns)
 		begin_grace(cpu, pcpu, now);
 	kick_for_late_request(cpu, pcpu);
 }
@@ -326,8 +328,8 @@ static __always_inline void ask_for_holder(struct vcpu *vcpu)
 
 HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 {
-	delay_of(vcpu)->interrupted =
-	    vcpu->preempted && !delay_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
+	grace_of(vcpu)->interrupted =
+	    vcpu->preempted && !grace_of(vcpu)->turn_over && vcpu->state == VCPU_RUNNING;
 	patience_of(vcpu)->keeps_spinning = 0;
 	heir_stops(vcpu, ran_ns);
 	/* It has left the halt (one byte long) that it waited for a lock in. */
@@ -346,7 +348,7 @@ HOOK bool on_turn_ends(struct vcpu *vcpu, u32 slot, u64 ran_ns, bool runnable)
 HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 {
 	if (pcpu->occupant == OCCUPANT_MICRO)
-		home_slices_on(pcpu)->disturbed_at_ns = now;
+		request_on(pcpu)->disturbed_at_ns = now;
 	micro_slice_on(pcpu)->deadline_ns = 0;
 	ends_without_window(pcpu);
 	lending_on(pcpu)->is_lent = 0;
@@ -357,7 +359,11 @@ HOOK void on_pcpu_stops(struct pcpu *pcpu, u64 now)
 
 HOOK void dispatch_reserved(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
-	dispatch_micro_pool(cpu, pcpu, prev);
+	bool served = dispatch_micro(cpu, pcpu);
+
+	/* The place is free now. */
+	ask_again(pcpu);
+	dispatch_micro_rest(cpu, pcpu, prev, served);
 }
 
 HOOK bool goes_before_all(s32 cpu, struct pcpu *pcpu, struct task_struct *prev, u32 *owed)
@@ -390,8 +396,8 @@ HOOK bool goes_before_the_line(s32 cpu, struct pcpu *pcpu, u32 owed)
 HOOK void on_another_turn(struct vcpu *vcpu, struct pcpu *pcpu)
 {
 	lending_on(pcpu)->to_boosted = 0;
-	delay_of(vcpu)->given_ns = 0;
-	delay_of(vcpu)->turn_over = 0;
+	grace_of(vcpu)->given_ns = 0;
+	grace_of(vcpu)->turn_over = 0;
 }
 
 HOOK void on_new_slice(s32 cpu, const struct pcpu *pcpu)

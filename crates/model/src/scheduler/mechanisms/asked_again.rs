@@ -1,6 +1,7 @@
 //! Asked again: a vCPU whose micro slice ended too early, or that found no room in the micro pool, is asked
 //! for once more. `policy/accelerate.h` says which and how often. The moments at which it is asked are the
-//! real scheduler's (`bpf/mechanisms/micro_slice.bpf.h`: `stop_accelerated`; `passes.bpf.h`: `ask_again`):
+//! real scheduler's (`bpf/mechanisms/serving/micro_slice.bpf.h`: `stop_accelerated`;
+//! `asking/ask_again.bpf.h`):
 //!
 //! | moment | what follows |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! Micro slices at home: where no micro pCPU would serve a request at once, a pCPU of the normal pool does,
 //! if what runs there gives way. `policy/accelerate.h` (`decide_on_home`) says to which; on a real host:
-//! `bpf/mechanisms/home_slices.bpf.h`.
+//! `bpf/mechanisms/serving/home_slices.bpf.h`.
 //!
 //! Problem.   A micro pool is small, and far from warm caches: of eleven siblings that owe an answer ten wait
 //!            for those before them.

@@ -1,5 +1,5 @@
 //! How many pCPUs are micro-sliced: Algorithm 1, or always as many (`policy/pool_size.h`; on a real host:
-//! `bpf/mechanisms/pool_size.bpf.h`).
+//! `bpf/mechanisms/serving/pool_size.bpf.h`).
 
 use super::*;
 use microslice_policy::{PoolSizeConfig, PoolSizeObservation, PoolSizeState};

@@ -2,9 +2,9 @@
 //! micro pCPU.
 //!
 //! Each micro pCPU has a place for one of them, behind the one for preempted vCPUs
-//! (`bpf/mechanisms/woken.bpf.h`: `offer_woken`, `serve_woken`). The vCPU in it stays in its normal queue as
-//! well, and runs where its turn comes first. So the place costs preempted vCPUs a micro slice at most, and
-//! its own vCPU nothing. If all places are taken, a woken vCPU simply waits.
+//! (`bpf/mechanisms/asking/woken.bpf.h`: `offer_woken`; `serving/pull.bpf.h`: `serve_woken`). The vCPU in it
+//! stays in its normal queue as well, and runs where its turn comes first. So the place costs preempted vCPUs
+//! a micro slice at most, and its own vCPU nothing. If all places are taken, a woken vCPU simply waits.
 
 use super::*;
 use microslice_policy::WokenObservation;

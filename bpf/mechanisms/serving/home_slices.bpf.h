@@ -18,111 +18,17 @@
 #ifndef BPF_HOME_SLICES_H
 #define BPF_HOME_SLICES_H
 
-#include "bpf/mechanisms/delay_preemption.bpf.h"
-#include "bpf/mechanisms/micro_slice.bpf.h"
+#include "bpf/mechanisms/grace.bpf.h"
+#include "bpf/mechanisms/serving/micro_slice.bpf.h"
+#include "bpf/mechanisms/serving/pull.bpf.h"
 
 struct home_slices_pcpu {
-	u64 left_ns;	     /* what is left of the turn of `interrupted` */
-	u64 disturbed_at_ns; /* when a micro slice was asked for at home here, or ended here, last */
+	u64 left_ns; /* what is left of the turn of `interrupted` */
 	/* vCPU slot + 1 whose turn the micro slice at home that runs here has interrupted; 0: none. */
 	u32 interrupted;
 };
 
 static __always_inline struct home_slices_pcpu *home_slices_on(const struct pcpu *pcpu);
-
-/* ---- A place at home ---- */
-
-/* What runs on a pCPU of the normal pool, to a vCPU that would like a micro slice there. */
-enum seen_at_home {
-	AT_HOME_GIVES_WAY = 1,
-	AT_HOME_SIBLING = 2,
-	AT_HOME_VM_AHEAD = 4,
-	AT_HOME_DISTURBED = 8,
-};
-
-/*
- * Bits of seen_at_home. Neither this nor the next one is static: the verifier then checks each by itself.
- * They are two, for the stack: their callers are five calls deep.
- */
-__noinline u32 look_at_home(u32 slot, s32 cpu)
-{
-	struct vcpu *vcpu = vcpu_at(slot);
-	struct pcpu *pcpu = pcpu_of(cpu);
-	u32 seen = 0;
-
-	if (!vcpu || !pcpu || !gives_way_to(cpu, pcpu, true))
-		return 0;
-	if (pcpu->occupant == OCCUPANT_VCPU && pcpu->vm == vcpu->vm + 1)
-		seen |= AT_HOME_SIBLING;
-	if (is_of_vm_ahead(vcpu, pcpu))
-		seen |= AT_HOME_VM_AHEAD;
-	/* Another request may just have disturbed it, after the clock was read here. */
-	if ((s64)(bpf_ktime_get_ns() - home_slices_on(pcpu)->disturbed_at_ns) < (s64)config.micro_slice_ns)
-		seen |= AT_HOME_DISTURBED;
-	return seen | AT_HOME_GIVES_WAY;
-}
-
-/* Its VM's bound on waits asks (policy/max_wait.h): any turn gives way, on any pCPU. */
-static __always_inline bool is_for_bound(const struct vcpu *vcpu)
-{
-	return request_of(vcpu)->cause == CAUSE_MAX_WAIT;
-}
-
-/* True if that pCPU comes for it now. */
-__noinline int try_home(u32 slot, s32 cpu, u32 affinity_allows, u32 at_home)
-{
-	struct vcpu *vcpu = vcpu_at(slot);
-	struct pcpu *pcpu = pcpu_of(cpu);
-	struct accelerate_config limits = config.accelerate;
-	struct home_observation seen = {.affinity_allows = affinity_allows,
-					.gives_way = (at_home & AT_HOME_GIVES_WAY) != 0,
-					.is_sibling = (at_home & AT_HOME_SIBLING) != 0,
-					.vm_is_ahead = (at_home & AT_HOME_VM_AHEAD) != 0,
-					.disturbed = (at_home & AT_HOME_DISTURBED) != 0};
-	u32 decision;
-
-	if (!vcpu || !pcpu)
-		return 0;
-	limits.home_slices |= is_for_bound(vcpu);
-	seen.queued_count = request_on(pcpu)->vcpu != 0;
-	decision = decide_on_home(&limits, &seen);
-	RECORD(RECORD_HOME, slot, home, {.config = limits, .seen = seen, .decision = decision});
-	if (decision != HOME_QUEUE)
-		return 0;
-	request_of(vcpu)->pcpu = cpu;
-	if (__sync_val_compare_and_swap(&request_on(pcpu)->vcpu, 0, slot + 1) != 0)
-		return 0; /* another one was faster */
-	/* Whatever becomes of it, the vCPU there isn't preempted again at once. */
-	home_slices_on(pcpu)->disturbed_at_ns = bpf_ktime_get_ns();
-	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	return 1;
-}
-
-/* pCPUs that may come for one whose VM's bound asks. */
-#define BOUND_LOOK_MAX 64
-
-/* The pCPU where it ran last in the normal pool, or one of the next few. */
-static __always_inline bool place_at_home(struct vcpu *vcpu, u32 slot, struct task_struct *p)
-{
-	u32 step, ignored = is_for_bound(vcpu) ? AT_HOME_SIBLING | AT_HOME_VM_AHEAD : 0;
-
-	if (!config.accelerate.home_slices && !ignored)
-		return false;
-	bpf_for (step, 0, ignored ? BOUND_LOOK_MAX : PREEMPT_LOOK_MAX) {
-		s32 cpu = vcpu->normal_pcpu + step;
-
-		if (step >= config.pcpu_count)
-			break;
-		if ((u32)cpu >= config.pcpu_count)
-			cpu -= config.pcpu_count;
-		if (!pcpu_is_micro(cpu) &&
-		    try_home(slot, cpu, may_run_on(p, cpu), look_at_home(slot, cpu) & ~ignored))
-			return true;
-	}
-	return false;
-}
-
-/* ---- The micro slice, and the turn that it interrupts ---- */
 
 /* The normal pool's time: it isn't what Algorithm 1 asks about. */
 static __always_inline void start_at_home(const struct vcpu *vcpu, s32 cpu, struct pcpu *pcpu, u64 now)
@@ -161,7 +67,7 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
 	    somebody_waits_in(DSQ_BOOSTED, scx_bpf_task_cpu(prev)))
 		return false;
-	delay_of(vcpu)->turn_over = 0;
+	grace_of(vcpu)->turn_over = 0;
 	/* A grace that was running doesn't end what is left of the turn. */
 	end_grace(pcpu);
 	task_set_slice(prev, left_ns);

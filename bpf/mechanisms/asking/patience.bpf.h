@@ -5,7 +5,7 @@
 #ifndef BPF_PATIENCE_H
 #define BPF_PATIENCE_H
 
-#include "bpf/mechanisms/passes.bpf.h"
+#include "bpf/mechanisms/asking/passes.bpf.h"
 
 struct patience_vcpu {
 	/* The wait because of which it exits now and then, in this turn: its first and its last exit. */

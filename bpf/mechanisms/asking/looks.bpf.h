@@ -11,7 +11,7 @@
 #ifndef BPF_LOOKS_H
 #define BPF_LOOKS_H
 
-#include "bpf/mechanisms/hints.bpf.h"
+#include "bpf/mechanisms/asking/hints.bpf.h"
 #include "bpf/mechanisms/max_wait.bpf.h"
 #include "policy/looks.h"
 

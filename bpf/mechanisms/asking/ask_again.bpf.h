@@ -5,8 +5,8 @@
 #ifndef BPF_ASK_AGAIN_H
 #define BPF_ASK_AGAIN_H
 
-#include "bpf/mechanisms/passes.bpf.h"
-#include "bpf/mechanisms/request.bpf.h"
+#include "bpf/mechanisms/asking/ask.bpf.h"
+#include "bpf/mechanisms/asking/passes.bpf.h"
 
 /* What has no room is counted, too. */
 HOOK bool asks_for(struct vcpu *vcpu, u32 slot, u32 cause)

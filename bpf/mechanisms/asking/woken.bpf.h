@@ -10,27 +10,6 @@
 
 #include "bpf/mechanisms/request.bpf.h"
 
-struct woken_vcpu {
-	u64 lock_halt_rip; /* where it halted for a paravirtual lock, and still is; 0: it didn't */
-	u32 lock_halt_interrupts_enabled;
-	u32 blocked_interrupt; /* vector of the interrupt that came while it was blocked; 0: none */
-	/*
-	 * It was woken, waits since then, and may go to a micro pCPU; 0: not so. What a request would be
-	 * about.
-	 */
-	u32 cause;
-	u32 vector;
-};
-
-struct woken_pcpu {
-	u32 vcpu; /* slot + 1 of a woken vCPU that may come here when no preempted one does; 0: none */
-};
-
-static __always_inline struct woken_vcpu *woken_of(const struct vcpu *vcpu);
-static __always_inline struct woken_pcpu *woken_on(const struct pcpu *pcpu);
-
-/* ---- Offer (ops.enqueue) ---- */
-
 /*
  * Tries one micro pCPU's place for a woken vCPU. An entry left by a vCPU that waits no longer is no obstacle.
  */
@@ -113,27 +92,6 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 	woken_of(vcpu)->cause = decision.cause;
 	if (!offer_woken(p, slot))
 		woken_of(vcpu)->cause = 0;
-}
-
-/* ---- Pull ---- */
-
-/* No preempted vCPU waits for this micro pCPU: a woken one that waits still asks for it now. */
-static __always_inline bool serve_woken(s32 cpu, struct pcpu *pcpu)
-{
-	u32 slot = __sync_lock_test_and_set(&woken_on(pcpu)->vcpu, 0) - 1, cause;
-	struct vcpu *vcpu = vcpu_at(slot);
-	struct vm_stats *stats = vcpu ? vm_stats_at(vcpu->vm) : NULL;
-
-	if (!stats)
-		return false;
-	cause = __sync_lock_test_and_set(&woken_of(vcpu)->cause, 0);
-	if (!cause || cause >= CAUSE_COUNT || !vcpu_moves(vcpu, VCPU_RUNNABLE, VCPU_PENDING))
-		return false;
-	COUNT(stats->requests[cause]);
-	request_of(vcpu)->cause = cause;
-	request_of(vcpu)->vector = woken_of(vcpu)->vector;
-	request_of(vcpu)->pcpu = cpu;
-	return pull_vcpu(cpu, slot);
 }
 
 #endif

@@ -6,10 +6,9 @@
 #define BPF_HINTS_H
 
 #include "bpf/core/observe.bpf.h"
-#include "bpf/mechanisms/heirs.bpf.h"
-#include "bpf/mechanisms/ask_again.bpf.h"
-#include "bpf/mechanisms/patience.bpf.h"
-#include "bpf/mechanisms/woken.bpf.h"
+#include "bpf/mechanisms/asking/ask_again.bpf.h"
+#include "bpf/mechanisms/asking/heirs.bpf.h"
+#include "bpf/mechanisms/asking/patience.bpf.h"
 
 /*
  * Somebody of the VM may wait for a lock; `has_stopped`: a vCPU of it has just stopped. True if help is on

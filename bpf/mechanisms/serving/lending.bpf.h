@@ -9,9 +9,10 @@
 #ifndef BPF_LENDING_H
 #define BPF_LENDING_H
 
-#include "bpf/mechanisms/delay_preemption.bpf.h"
+#include "bpf/mechanisms/grace.bpf.h"
 #include "bpf/mechanisms/directed_yield.bpf.h"
-#include "bpf/mechanisms/woken.bpf.h"
+#include "bpf/mechanisms/serving/confined.bpf.h"
+#include "bpf/mechanisms/serving/micro_slice.bpf.h"
 
 struct lending_vcpu {
 	u32 called_back; /* it was woken for the micro pCPU that it borrowed, and that was asked for */
@@ -106,7 +107,7 @@ static __always_inline void call_back_from(struct vcpu *borrower, const struct p
 {
 	struct vm_stats *stats = vm_stats_at(borrower->vm);
 
-	delay_of(borrower)->turn_over = 1;
+	grace_of(borrower)->turn_over = 1;
 	lending_of(borrower)->called_back = lending_on(pcpu)->to_boosted && !borrower->yielded;
 	if (stats)
 		COUNT(stats->called_back);

@@ -11,31 +11,36 @@
 #ifndef BPF_MICRO_TURNS_H
 #define BPF_MICRO_TURNS_H
 
-#include "bpf/mechanisms/ask_again.bpf.h"
-#include "bpf/mechanisms/pool_size.bpf.h"
+#include "bpf/mechanisms/serving/pool_size.bpf.h"
 
 /* Requests, and confined tasks. False if this pCPU has nothing to run yet. */
 static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 {
-	if (micro_pool_on(pcpu)->rescue_count) {
+	/*
+	 * A requester from now on is served below, or found by lend_to(): no kick that would reach the next
+	 * vCPU.
+	 */
+	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
+		pcpu->occupant = OCCUPANT_NONE;
+	if (confined_on(pcpu)->rescue_count) {
 		rescue_from(DSQ_OTHERS, cpu);
 		rescue_from_queues(cpu);
-		micro_pool_on(pcpu)->rescue_count = 0;
+		confined_on(pcpu)->rescue_count = 0;
 	}
 	/* Turn about, so that neither starves the other. */
-	if (micro_pool_on(pcpu)->served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
-		micro_pool_on(pcpu)->served_last = 0;
+	if (confined_on(pcpu)->served_last && dsq_move_to_local(DSQ_CONFINED + cpu)) {
+		confined_on(pcpu)->served_last = 0;
 		return true;
 	}
-	micro_pool_on(pcpu)->served_last = serve_request(cpu, pcpu);
-	return micro_pool_on(pcpu)->served_last;
+	confined_on(pcpu)->served_last = serve_request(cpu, pcpu);
+	return confined_on(pcpu)->served_last;
 }
 
 /* Tasks that come after them. */
 static __always_inline bool dispatch_micro_idle(s32 cpu, struct pcpu *pcpu)
 {
 	if (woken_on(pcpu)->vcpu && !request_on(pcpu)->vcpu && serve_woken(cpu, pcpu)) {
-		micro_pool_on(pcpu)->served_last = 1;
+		confined_on(pcpu)->served_last = 1;
 		return true;
 	}
 	return dsq_move_to_local(DSQ_CONFINED + cpu);
@@ -47,18 +52,10 @@ static __always_inline bool stays_on_micro(struct task_struct *prev)
 	return is_runnable(prev) && (is_pinned_kthread(prev) || is_confined(prev));
 }
 
-static __always_inline void dispatch_micro_pool(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
+/* What else runs there, if nothing does yet (`served`). */
+static __always_inline void dispatch_micro_rest(s32 cpu, struct pcpu *pcpu, struct task_struct *prev,
+						bool served)
 {
-	bool served;
-
-	/*
-	 * A requester from now on is served below, or found by lend_to(): no kick that would reach the next
-	 * vCPU.
-	 */
-	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
-		pcpu->occupant = OCCUPANT_NONE;
-	served = dispatch_micro(cpu, pcpu);
-	ask_again(pcpu);
 	if (served || dispatch_micro_idle(cpu, pcpu)) {
 		struct vcpu *borrower = is_borrower(prev) ? vcpu_of(task_ctx_of(prev)) : NULL;
 
@@ -83,7 +80,7 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 	} else if (is_confined(p)) {
 		arm_micro_slice(cpu, pcpu, now);
 	} else if (vcpu && config.lend) {
-		if (delay_of(vcpu)->given_ns)
+		if (grace_of(vcpu)->given_ns)
 			begin_grace(cpu, pcpu, now);
 		lending_on(pcpu)->to_boosted = pcpu->occupant == OCCUPANT_BOOSTED_VCPU;
 		lend_to(cpu, pcpu);
@@ -92,33 +89,6 @@ static __always_inline void start_on_micro_pcpu(struct task_struct *p, const str
 		COUNT(host_stats.strays_evicted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
-}
-
-/* ---- Confined tasks ---- */
-
-static __always_inline void enqueue_confined(struct task_struct *p, struct vcpu *vcpu, u64 enq_flags)
-{
-	s32 cpu = confined_pcpu(p);
-	struct pcpu *pcpu;
-
-	if (vcpu) {
-		end_acceleration(vcpu, VCPU_RUNNABLE, RETURN_NEVER_RAN);
-		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_NOT_QUEUED);
-	}
-	COUNT(host_stats.confined_inserts);
-	dsq_insert(p, DSQ_CONFINED + cpu, config.others_slice_ns, enq_flags);
-	pcpu = pcpu_of(cpu);
-	if (pcpu)
-		call_pcpu(cpu, pcpu);
-}
-
-static __always_inline void release_confined(struct bpf_iter_scx_dsq *it, struct task_struct *p)
-{
-	s32 cpu = confined_pcpu(p);
-	struct pcpu *pcpu = pcpu_of(cpu);
-
-	if (dsq_move(it, p, DSQ_CONFINED + cpu) && pcpu)
-		call_pcpu(cpu, pcpu);
 }
 
 #endif

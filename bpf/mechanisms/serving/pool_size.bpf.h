@@ -6,7 +6,8 @@
 #ifndef BPF_POOL_SIZE_H
 #define BPF_POOL_SIZE_H
 
-#include "bpf/mechanisms/lending.bpf.h"
+#include "bpf/mechanisms/serving/home_slices.bpf.h"
+#include "bpf/mechanisms/serving/lending.bpf.h"
 
 struct pool_size_pcpu {
 	u64 since_ns; /* it runs an accelerated vCPU since then; 0: it doesn't */
@@ -73,7 +74,7 @@ static __always_inline void set_normal(s32 cpu, bool normal)
 /* It joined the micro pool: whatever runs there goes back to the normal queues. */
 static __always_inline void after_joining(s32 cpu, struct pcpu *pcpu)
 {
-	micro_pool_on(pcpu)->rescue_count = RESCUE_MAX;
+	confined_on(pcpu)->rescue_count = RESCUE_MAX;
 	home_slices_on(pcpu)->interrupted = 0;
 	pool_size_on(pcpu)->busy_ns = 0;
 	scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
