@@ -34,8 +34,8 @@ static __always_inline s32 select_cpu(struct task_struct *p, s32 prev_cpu)
 	} else {
 		set_clock(p, tctx);
 		/* No task that it could be ahead of waits. */
-		tctx->goes_first = tctx->vm != 0;
-		tctx->first_ran_ns = 0;
+		tctx->host.goes_first = tctx->vm != 0;
+		tctx->host.first_ran_ns = 0;
 		forgive_shared_debt(tctx);
 		dsq_insert(p, SCX_DSQ_LOCAL, config.others_slice_ns, 0);
 	}
@@ -70,7 +70,7 @@ static __always_inline void enqueue(struct task_struct *p, u64 enq_flags)
 	if (rest_until_ns) {
 		if (!vcpu) {
 			set_clock(p, tctx);
-			tctx->goes_first = 0;
+			tctx->host.goes_first = 0;
 		}
 		enqueue_resting(p, tctx, vcpu, rest_until_ns, enq_flags);
 		return;
@@ -194,14 +194,15 @@ static __always_inline void starts_running(struct task_struct *p)
 		return;
 	tctx->running_since_ns = now;
 	slice_ns = begin_limited_turn(p, tctx, vcpu, pcpu, p->scx.slice);
-	tctx->is_stop_seen = false;
+	tctx->stop.is_seen = false;
 	if (slice_ns < p->scx.slice)
 		task_set_slice(p, slice_ns);
 	pcpu->turn_ns = slice_ns;
 	if (vcpu) {
 		pcpu->occupant = start_vcpu(tctx, vcpu, cpu, pcpu, now);
 	} else {
-		pcpu->occupant = tctx->gives_way && !tctx->goes_first ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
+		pcpu->occupant =
+		    tctx->host.gives_way && !tctx->host.goes_first ? OCCUPANT_BACKGROUND : OCCUPANT_OTHER;
 		advance_others_clock(tctx);
 		tctx->out_of_order = 0;
 	}

@@ -42,7 +42,7 @@ static __always_inline u64 clock_of(const struct task_ctx *tctx, const struct vc
 {
 	if (vcpu)
 		return clocks_of(vcpu).vcpu_ns;
-	return tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
+	return tctx->host.gives_way ? pool_vtime_ns : others_vtime_ns;
 }
 
 /* ---- Who waits first ---- */
@@ -140,15 +140,15 @@ static __always_inline void find_service(struct task_struct *p, struct task_ctx 
 	struct service_weight *weight;
 	u64 cgroup;
 
-	tctx->service = 0;
+	tctx->host.service = 0;
 	if (!services_are_weighed || p->scx.weight < WEIGHT_DEFAULT)
 		return;
 	cgroup = cgroup_of(p);
 	weight = bpf_map_lookup_elem(&service_weights, &cgroup);
 	if (!weight)
 		return;
-	tctx->service = weight->group;
-	tctx->service_weight = weight->weight;
+	tctx->host.service = weight->group;
+	tctx->host.service_weight = weight->weight;
 }
 
 /* ---- A task that waits from now on ---- */
@@ -186,7 +186,7 @@ static __always_inline void advance(u64 *clock_ns, u64 to_ns)
 static __always_inline void advance_others_clock(const struct task_ctx *tctx)
 {
 	if (!tctx->out_of_order)
-		advance(tctx->gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
+		advance(tctx->host.gives_way ? &pool_vtime_ns : &others_vtime_ns, tctx->vtime_ns);
 }
 
 /*

@@ -110,26 +110,26 @@ __noinline int settle_limits(u64 cgroup, u64 ran_ns, u64 paid_ns)
 /* What it ran for since it was charged last, by the kernel's own count: so a limit holds by cpu.stat. */
 static __always_inline u64 ran_since_charged(struct task_struct *p, struct task_ctx *tctx)
 {
-	u64 total_ns = p->se.sum_exec_runtime, ran_ns = total_ns - tctx->charged_until_ns;
+	u64 total_ns = p->se.sum_exec_runtime, ran_ns = total_ns - tctx->limit.charged_until_ns;
 
-	tctx->charged_until_ns = total_ns;
+	tctx->limit.charged_until_ns = total_ns;
 	return ran_ns;
 }
 
 static __always_inline void charge_limits_of(struct task_struct *p, struct task_ctx *tctx)
 {
-	u64 paid_ns = tctx->paid_ns;
+	u64 paid_ns = tctx->limit.paid_ns;
 
 	if (paid_ns) {
 		/* To the limits that it has paid to: it may have moved meanwhile. */
-		tctx->paid_ns = 0;
-		settle_limits(tctx->limited_by, ran_since_charged(p, tctx), paid_ns);
+		tctx->limit.paid_ns = 0;
+		settle_limits(tctx->limit.by, ran_since_charged(p, tctx), paid_ns);
 	} else if (limits_in_force) {
 		settle_limits(cgroup_of(p), ran_since_charged(p, tctx), 0);
 	}
-	if (tctx->goes_on)
-		tctx->went_on_ns += bpf_ktime_get_ns() - tctx->running_since_ns;
-	tctx->goes_on = false;
+	if (tctx->limit.goes_on)
+		tctx->limit.went_on_ns += bpf_ktime_get_ns() - tctx->running_since_ns;
+	tctx->limit.goes_on = false;
 }
 
 /* ---- Asking ---- */
@@ -155,14 +155,14 @@ __noinline int ask_limit(u32 place, struct task_ctx *tctx, u32 active_count, u64
 		state->clock_ns = 0;
 	}
 	seen.clock_ns = state->clock_ns;
-	seen.slice_ns = tctx->allowed_ns;
+	seen.slice_ns = tctx->limit.allowed_ns;
 	decision = decide_on_limit(&allowed, &seen);
 	RECORD(RECORD_LIMIT, tctx->vcpu - 1, limit, {.limit = allowed, .seen = seen, .decision = decision});
 	if (decision.clock_ns != seen.clock_ns)
 		__sync_val_compare_and_swap(&state->clock_ns, seen.clock_ns, decision.clock_ns);
-	tctx->allowed_ns = decision.turn_ns;
-	if (vtime_before(tctx->rests_until_ns, decision.rest_until_ns))
-		tctx->rests_until_ns = decision.rest_until_ns;
+	tctx->limit.allowed_ns = decision.turn_ns;
+	if (vtime_before(tctx->limit.rests_until_ns, decision.rest_until_ns))
+		tctx->limit.rests_until_ns = decision.rest_until_ns;
 	return true;
 }
 
@@ -178,17 +178,17 @@ __noinline int ask_limits(struct task_ctx *tctx, u64 cgroup, u32 active_count, u
 
 	if (!tctx || !chain)
 		return 0;
-	tctx->allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
-	tctx->rests_until_ns = now;
+	tctx->limit.allowed_ns = begins_ns ? begins_ns : UNLIMITED_NS;
+	tctx->limit.rests_until_ns = now;
 	for (at = 0; at < LIMITS_PER_CGROUP; at++) {
 		if (!ask_limit(chain->places[at] - 1, tctx, active_count, now))
 			break;
 	}
-	if (!at || (tctx->rests_until_ns == now && !begins_ns))
+	if (!at || (tctx->limit.rests_until_ns == now && !begins_ns))
 		return 0;
-	tctx->limited_by = cgroup;
-	tctx->reserved_ns = tctx->allowed_ns;
-	settle_limits(cgroup, tctx->reserved_ns, 0);
+	tctx->limit.by = cgroup;
+	tctx->limit.reserved_ns = tctx->limit.allowed_ns;
+	settle_limits(cgroup, tctx->limit.reserved_ns, 0);
 	return 0;
 }
 
@@ -209,7 +209,7 @@ static __always_inline bool may_be_limited(struct task_struct *p)
 /* It stopped in the kernel, and goes on there in place of a rest. */
 static __always_inline bool goes_on_in_kernel(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	return tctx->is_stop_seen && stopped_in_kernel(p, tctx) && limit_lets_go_on(tctx->went_on_ns);
+	return tctx->stop.is_seen && stopped_in_kernel(p, tctx) && limit_lets_go_on(tctx->limit.went_on_ns);
 }
 
 /* Until when it has to rest before its next turn; 0: not at all. Asked twice, it says the same. */
@@ -217,14 +217,14 @@ static __always_inline u64 rests_until(struct task_struct *p, struct task_ctx *t
 {
 	if (!may_be_limited(p))
 		return 0;
-	if (!tctx->reserved_ns)
+	if (!tctx->limit.reserved_ns)
 		ask_limits_of(p, tctx, vcpu, 0);
-	if (!tctx->reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns))
+	if (!tctx->limit.reserved_ns || !vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns))
 		return 0;
 	/* It goes on, by turns that it pays for, until it has read, or is in user mode. */
 	if (is_rcu_reader(p) || goes_on_in_kernel(p, tctx))
 		return 0;
-	return tctx->rests_until_ns;
+	return tctx->limit.rests_until_ns;
 }
 
 /* ---- Turns ---- */
@@ -256,31 +256,32 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	u32 key = scx_bpf_task_cpu(p);
 	struct turn_timer *timer;
 
-	tctx->allowed_ns = UNLIMITED_NS;
-	tctx->charged_until_ns = p->se.sum_exec_runtime;
+	tctx->limit.allowed_ns = UNLIMITED_NS;
+	tctx->limit.charged_until_ns = p->se.sum_exec_runtime;
 	pcpu->limited_until_ns = 0;
-	if (!may_be_limited(p) && !tctx->reserved_ns)
+	if (!may_be_limited(p) && !tctx->limit.reserved_ns)
 		return slice_ns;
-	if (!tctx->reserved_ns)
+	if (!tctx->limit.reserved_ns)
 		ask_limits_of(p, tctx, vcpu, slice_ns);
-	tctx->paid_ns = tctx->reserved_ns;
-	tctx->reserved_ns = 0;
-	if (!tctx->paid_ns)
+	tctx->limit.paid_ns = tctx->limit.reserved_ns;
+	tctx->limit.reserved_ns = 0;
+	if (!tctx->limit.paid_ns)
 		return slice_ns;
-	tctx->allowed_ns = tctx->paid_ns;
-	if (vtime_before(bpf_ktime_get_ns(), tctx->rests_until_ns) && goes_on_in_kernel(p, tctx)) {
-		tctx->goes_on = true;
+	tctx->limit.allowed_ns = tctx->limit.paid_ns;
+	if (vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns) && goes_on_in_kernel(p, tctx)) {
+		tctx->limit.goes_on = true;
 		if (!is_rcu_reader(p))
-			tctx->allowed_ns = limit_turn_in_kernel(tctx->paid_ns, tctx->went_on++);
+			tctx->limit.allowed_ns =
+			    limit_turn_in_kernel(tctx->limit.paid_ns, tctx->limit.went_on++);
 	}
-	if (tctx->allowed_ns >= slice_ns)
+	if (tctx->limit.allowed_ns >= slice_ns)
 		return slice_ns;
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
-	pcpu->limited_until_ns = bpf_ktime_get_ns() + tctx->allowed_ns;
+	pcpu->limited_until_ns = bpf_ktime_get_ns() + tctx->limit.allowed_ns;
 	if (timer)
-		START_TIMER(&timer->timer, tctx->allowed_ns, BPF_F_TIMER_CPU_PIN,
+		START_TIMER(&timer->timer, tctx->limit.allowed_ns, BPF_F_TIMER_CPU_PIN,
 			    host_stats.turn_timers_refused);
-	return tctx->allowed_ns;
+	return tctx->limit.allowed_ns;
 }
 
 /* ---- Resting ---- */
@@ -331,7 +332,7 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 		vcpu->was_blocked = 0;
 	}
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	if (!tctx->is_stop_seen) {
+	if (!tctx->stop.is_seen) {
 		dsq_insert_vtime(p, DSQ_STOPPED, config.others_slice_ns, tctx->queued_at_ns, enq_flags);
 		arm_rest_timer(tctx->queued_at_ns + STOPPED_LOOK_NS);
 	} else {
@@ -359,10 +360,10 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 
 	if (!tctx)
 		return;
-	if (!tctx->goes_on && !stopped_in_kernel(p, tctx))
-		tctx->went_on_ns = 0;
+	if (!tctx->limit.goes_on && !stopped_in_kernel(p, tctx))
+		tctx->limit.went_on_ns = 0;
 	count_rest(vcpu, elapsed_ns(tctx->queued_at_ns, now));
-	tctx->rests_until_ns = now;
+	tctx->limit.rests_until_ns = now;
 	if (vcpu) {
 		vcpu->rests = 0;
 		vcpu->runnable_at_ns = now;
@@ -376,7 +377,7 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		tctx->vtime_ns = clock_ns;
 	tctx->queued_at_ns = now;
 	dsq_move_set_slice(it, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
-	if (dsq_move_vtime(it, p, vcpu || tctx->gives_way ? line_of(p, tctx, vcpu) : DSQ_OTHERS,
+	if (dsq_move_vtime(it, p, vcpu || tctx->host.gives_way ? line_of(p, tctx, vcpu) : DSQ_OTHERS,
 			   tctx->vtime_ns)) {
 		if (vcpu)
 			kick_idle_for_vcpu(p);
@@ -397,17 +398,17 @@ static __always_inline bool rests_by_old_limits(struct task_struct *p)
 static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
-	bool is_unseen = tctx && !tctx->is_stop_seen;
+	bool is_unseen = tctx && !tctx->stop.is_seen;
 
 	if (!tctx || (is_unseen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
 		return false;
-	if (goes_on_in_kernel(p, tctx) || (is_unseen && limit_lets_go_on(tctx->went_on_ns))) {
-		tctx->goes_on = true;
+	if (goes_on_in_kernel(p, tctx) || (is_unseen && limit_lets_go_on(tctx->limit.went_on_ns))) {
+		tctx->limit.goes_on = true;
 		return true;
 	}
-	if (!vtime_before(now, tctx->rests_until_ns))
+	if (!vtime_before(now, tctx->limit.rests_until_ns))
 		return true;
-	dsq_move_vtime(it, p, DSQ_RESTING, tctx->rests_until_ns);
+	dsq_move_vtime(it, p, DSQ_RESTING, tctx->limit.rests_until_ns);
 	return false;
 }
 

@@ -25,7 +25,7 @@
  */
 static __always_inline bool gives_way(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	return tctx->vm || tctx->owner || p->scx.weight < WEIGHT_DEFAULT;
+	return tctx->vm || tctx->host.owner || p->scx.weight < WEIGHT_DEFAULT;
 }
 
 /*
@@ -43,10 +43,10 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 	lag_max_ns = way ? config.fair_share.lag_max_ns : config.others_slice_ns;
 	lag = charge(lag_max_ns, weight_of_other(p, tctx));
 	earliest = now - lag;
-	if (tctx->gives_way != way)
+	if (tctx->host.gives_way != way)
 		tctx->vtime_ns = now;
-	tctx->gives_way = way;
-	if (tctx->vm || tctx->owner || tctx->service) {
+	tctx->host.gives_way = way;
+	if (tctx->vm || tctx->host.owner || tctx->host.service) {
 		read_shared_clock(tctx, now, lag);
 		return;
 	}
@@ -64,16 +64,16 @@ static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx
 {
 	set_clock(p, tctx);
 	tctx->queued_at_ns = bpf_ktime_get_ns();
-	tctx->goes_first = goes_first(p, tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
-	if (tctx->goes_first) {
+	tctx->host.goes_first = goes_first(p, tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
+	if (tctx->host.goes_first) {
 		/* Not by its clock, which isn't the host tasks'. */
 		tctx->out_of_order = 1;
 		dsq_insert_vtime(p, DSQ_OTHERS, config.fair_share.boost_slice_ns, others_vtime_ns, enq_flags);
 	} else {
-		dsq_insert_vtime(p, tctx->gives_way ? line_of(p, tctx, NULL) : DSQ_OTHERS,
+		dsq_insert_vtime(p, tctx->host.gives_way ? line_of(p, tctx, NULL) : DSQ_OTHERS,
 				 config.others_slice_ns, tctx->vtime_ns, enq_flags);
 	}
-	if (kick_idle_normal(p) < 0 && (tctx->goes_first || !tctx->gives_way))
+	if (kick_idle_normal(p) < 0 && (tctx->host.goes_first || !tctx->host.gives_way))
 		preempt_for(p, false);
 }
 
@@ -86,8 +86,8 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	if (shared)
 		ADD(*shared, cost);
 	charge_vm_of_thread(tctx, ran_ns);
-	if (tctx->goes_first) {
-		tctx->first_ran_ns += ran_ns;
+	if (tctx->host.goes_first) {
+		tctx->host.first_ran_ns += ran_ns;
 		/*
 		 * A later task waits behind the host tasks that wait: many of them keep none of these
 		 * waiting.
@@ -101,7 +101,7 @@ static __always_inline void charge_other(struct task_struct *p, struct task_ctx 
 	 * No credit is saved up: a pCPU without vCPUs owes them nothing. A task that waits among them makes
 	 * up for as they do.
 	 */
-	if (tctx->gives_way)
+	if (tctx->host.gives_way)
 		make_up_for_others(pcpu, ran_ns);
 	else if (pcpu->others_ran_ns < config.fair_share.slice_ns)
 		pcpu->others_ran_ns += owed_to_vcpus(ran_ns, vms_side_weight, services_side_weight);

@@ -15,54 +15,72 @@
 
 const volatile struct run_config config;
 
+/* What limits its turns (cpu_limit.bpf.h). */
+struct limit_ctx {
+	u64 allowed_ns;	      /* how long they allow its turn to be: the one under way, or the next */
+	u64 reserved_ns;      /* for its next turn; 0: nothing */
+	u64 rests_until_ns;   /* its next turn begins then at the earliest */
+	u64 paid_ns;	      /* for the turn under way; 0: nothing */
+	u64 charged_until_ns; /* of all the time that it ran: as sum_exec_runtime */
+	u64 by;		      /* the cgroup whose limits have given it that */
+	/* It went on in the kernel in place of a rest. */
+	u64 went_on_ns; /* for how long, since it rested in user mode */
+	u32 went_on;	/* how often */
+	u32 goes_on;	/* it does now */
+};
+
+/* Where its last turn ended (stops.bpf.h). */
+struct stop_ctx {
+	u64 kernel_sp; /* where on its stack it stopped the time before, if that was in the kernel */
+	u32 is_seen;
+	u32 in_kernel;
+};
+
+/* A task that isn't a vCPU: whose clock it goes by (host_tasks.bpf.h, vmm_threads.bpf.h). */
+struct host_ctx {
+	u64 owner;	    /* of a VM without a place; 0: it isn't of one */
+	u64 service;	    /* the cgroup of a weight of its own; 0: it isn't in one */
+	u64 first_ran_ns;   /* since it was woken and went first */
+	u32 service_weight; /* of that cgroup */
+	u32 goes_first;	    /* it runs before vCPUs, as a task that was just woken */
+	u32 gives_way;	    /* its clock is the vCPUs': see gives_way() */
+	u32 reserved;
+};
+
+/* What is kept of its process, with the first thread. */
+struct process_ctx {
+	u64 owner;	   /* it has vCPUs without a place: whose they are */
+	u64 refused_at_ns; /* when that was seen last */
+	u32 vm;		   /* slot + 1 of its VM */
+	u32 vm_generation; /* of that slot */
+};
+
+/* A vCPU that looks for a place, while it does. */
+struct place_ctx {
+	u64 refused_until_ns; /* there was no room: not tried again before */
+	u32 owned_vms;
+	u32 owned_vcpus;
+	u32 placed_vcpus; /* of all owners */
+	u32 reserved;
+};
+
 /* The state that the scheduler keeps for every host task, vCPU or not. */
 struct task_ctx {
 	u64 vtime_ns;
 	u64 running_since_ns;
 	u64 queued_at_ns; /* in DSQ_OTHERS, DSQ_RESTING, or one of DSQ_VCPUS */
-	u64 allowed_ns;	  /* how long its limits allow its turn to be: the one under way, or the next */
-	/*
-	 * From its limits: for its next turn, which begins then at the earliest; and for the one under way.
-	 * 0: nothing.
-	 */
-	u64 reserved_ns;
-	u64 rests_until_ns;
-	u64 paid_ns;
-	u64 charged_until_ns; /* its limits, of all the time that it ran: as sum_exec_runtime */
-	u64 limited_by;	      /* the cgroup whose limits have given it that */
-	/* Where its last turn ended (stops.bpf.h). */
-	u32 is_stop_seen;
-	u32 stopped_in_kernel;
-	u64 kernel_stop_sp; /* where on its stack it stopped the time before, if that was in the kernel */
-	/*
-	 * It went on in the kernel in place of a rest: how often; how long since it rested in user mode;
-	 * whether it does now.
-	 */
-	u32 went_on;
-	u64 went_on_ns;
-	u32 goes_on;
-	u32 vcpu;      /* slot + 1; 0: not a vCPU */
-	u32 gives_way; /* a host task whose clock is the vCPUs': see gives_way() */
+	u32 queue;	  /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
 	/* It runs because it has waited for so long, or goes on, not because of its clock. */
 	u32 out_of_order;
-	u32 vm;		      /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
-	u64 refused_until_ns; /* a vCPU for which there was no room: not tried again before */
-	u64 owner;	      /* of a VM without a place: whose clock it goes by; 0: it isn't of one */
-	u64 service;	    /* the cgroup of a weight of its own whose clock it goes by; 0: it isn't in one */
-	u32 service_weight; /* of that */
-	u64 first_ran_ns;   /* since it was woken and went first */
-	u32 goes_first;	    /* it runs before vCPUs, as a task that was just woken */
-	u32 vm_generation;  /* of `vm` */
-	u32 queue;	    /* DSQ_BOOSTED or DSQ_VCPUS + this one is where it waits, or waited last */
-	/* The VM of a process, kept with its first thread. */
-	u32 process_vm;		/* slot + 1 of its VM */
-	u32 process_generation; /* of that slot */
-	/* Of a vCPU that looks for a place, while it does. */
-	u32 owned_vms;
-	u32 owned_vcpus;
-	u32 placed_vcpus;	   /* of all owners */
-	u64 process_owner;	   /* it has vCPUs without a place: whose they are */
-	u64 process_refused_at_ns; /* when that was seen last */
+	u32 vcpu;	   /* slot + 1; 0: not a vCPU */
+	u32 vm;		   /* a VMM's thread that isn't a vCPU: its VM's slot + 1 */
+	u32 vm_generation; /* of that slot */
+	u32 reserved;
+	struct limit_ctx limit;
+	struct stop_ctx stop;
+	struct host_ctx host;
+	struct process_ctx process;
+	struct place_ctx place;
 };
 
 struct {

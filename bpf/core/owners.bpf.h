@@ -77,9 +77,9 @@ static __noinline int sum_owned(struct task_ctx *tctx, u64 owner)
 
 	if (!tctx)
 		return 0;
-	tctx->owned_vms = 0;
-	tctx->owned_vcpus = 0;
-	tctx->placed_vcpus = 0;
+	tctx->place.owned_vms = 0;
+	tctx->place.owned_vcpus = 0;
+	tctx->place.placed_vcpus = 0;
 	bpf_for (slot, 0, VMS_MAX) {
 		struct vm *vm = vm_at(slot);
 		u32 vcpus;
@@ -87,11 +87,11 @@ static __noinline int sum_owned(struct task_ctx *tctx, u64 owner)
 		if (!vm || vm->in_use <= VM_SLOT_OPEN || vm->is_refused)
 			continue;
 		vcpus = vm->vcpu_count > vm->vcpus_to_come ? vm->vcpu_count : vm->vcpus_to_come;
-		tctx->placed_vcpus += vcpus;
+		tctx->place.placed_vcpus += vcpus;
 		if (vm->owner != owner)
 			continue;
-		tctx->owned_vms++;
-		tctx->owned_vcpus += vcpus;
+		tctx->place.owned_vms++;
+		tctx->place.owned_vcpus += vcpus;
 	}
 	return 0;
 }
@@ -108,9 +108,9 @@ static __always_inline bool has_places_for(struct task_ctx *tctx, u64 owner, u64
 		return true;
 	wanted = is_placed ? 1 : vcpus_of(kvm);
 	sum_owned(tctx, owner);
-	*is_owners_bound = (!is_placed && tctx->owned_vms >= OWNERS_PART(config.vm_places)) ||
-			   tctx->owned_vcpus + wanted > OWNERS_PART(VCPUS_MAX);
-	if (*is_owners_bound || wanted > VCPUS_PER_VM_MAX || tctx->placed_vcpus + wanted > VCPUS_MAX)
+	*is_owners_bound = (!is_placed && tctx->place.owned_vms >= OWNERS_PART(config.vm_places)) ||
+			   tctx->place.owned_vcpus + wanted > OWNERS_PART(VCPUS_MAX);
+	if (*is_owners_bound || wanted > VCPUS_PER_VM_MAX || tctx->place.placed_vcpus + wanted > VCPUS_MAX)
 		return false;
 	/* Some of its vCPUs haven't run since then, and hold theirs. */
 	if (vm && vm->is_refused) {
@@ -127,7 +127,7 @@ static __always_inline bool has_places_for(struct task_ctx *tctx, u64 owner, u64
 static __always_inline bool has_too_many_vms(struct task_ctx *tctx, u64 owner)
 {
 	sum_owned(tctx, owner);
-	return tctx->owned_vms > OWNERS_PART(config.vm_places);
+	return tctx->place.owned_vms > OWNERS_PART(config.vm_places);
 }
 #else
 static __always_inline u64 owner_of_current(void)

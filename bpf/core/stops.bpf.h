@@ -23,7 +23,7 @@
  */
 static __always_inline bool stopped_in_kernel(const struct task_struct *p, const struct task_ctx *tctx)
 {
-	return tctx->stopped_in_kernel || (tctx->kernel_stop_sp && p->thread.sp == tctx->kernel_stop_sp);
+	return tctx->stop.in_kernel || (tctx->stop.kernel_sp && p->thread.sp == tctx->stop.kernel_sp);
 }
 
 /* It stops within the call of a vCPU, where that holds nothing that others need. */
@@ -48,9 +48,9 @@ int BPF_PROG(on_stop, bool preempt, struct task_struct *prev, struct task_struct
 	if (!tctx)
 		return 0;
 	/* Until the switch is made the kernel keeps the place of the stop before. */
-	tctx->kernel_stop_sp = stopped_in_kernel(prev, tctx) ? prev->thread.sp : 0;
-	tctx->stopped_in_kernel = (preempt || prev_state) && !stops_at_guest(prev, prev_state != 0);
-	tctx->is_stop_seen = true;
+	tctx->stop.kernel_sp = stopped_in_kernel(prev, tctx) ? prev->thread.sp : 0;
+	tctx->stop.in_kernel = (preempt || prev_state) && !stops_at_guest(prev, prev_state != 0);
+	tctx->stop.is_seen = true;
 	return 0;
 }
 

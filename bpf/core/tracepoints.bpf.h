@@ -95,12 +95,12 @@ static __always_inline u32 vm_of_current(void)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct vcpu *vcpu = vcpu_of(task_ctx_of(current));
-	struct task_ctx *process;
+	struct process_ctx *process;
 
 	if (vcpu)
 		return vcpu->vm + 1;
 	process = process_of(current);
-	return process ? process->process_vm : 0;
+	return process ? process->vm : 0;
 }
 
 SEC("tp_btf/kvm_apic_accept_irq")

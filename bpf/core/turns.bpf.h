@@ -180,7 +180,7 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		 * Many threads of one VMM or owner: what each has for having waited isn't to add up to more
 		 * than their share.
 		 */
-		if (tctx->vm || tctx->owner || tctx->service)
+		if (tctx->vm || tctx->host.owner || tctx->host.service)
 			dsq_move_set_slice(&it, config.micro_slice_ns);
 		if (dsq_move(&it, p, DSQ_BOOSTED + queue)) {
 			tctx->queue = queue;

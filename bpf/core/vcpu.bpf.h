@@ -50,9 +50,11 @@ static __always_inline bool vcpu_moves(struct vcpu *vcpu, u32 from, u32 to)
 }
 
 /* What is kept of its process: with the first thread. */
-static __always_inline struct task_ctx *process_of(struct task_struct *p)
+static __always_inline struct process_ctx *process_of(struct task_struct *p)
 {
-	return bpf_task_storage_get(&task_ctxs, p->group_leader, 0, 0);
+	struct task_ctx *first = bpf_task_storage_get(&task_ctxs, p->group_leader, 0, 0);
+
+	return first ? &first->process : NULL;
 }
 
 /* ---- Joining ---- */
@@ -279,28 +281,28 @@ static __always_inline void forget_vcpu_address(u64 kvm_vcpu, u32 slot)
 /* Its other threads are its VM's from now on (vmm_threads.bpf.h), unless they are another one's. */
 static __always_inline void name_process(u32 vm_slot, const struct vm *vm)
 {
-	struct task_ctx *process = process_of(bpf_get_current_task_btf());
-	struct vm *named = process ? vm_at(process->process_vm - 1) : NULL;
+	struct process_ctx *process = process_of(bpf_get_current_task_btf());
+	struct vm *named = process ? vm_at(process->vm - 1) : NULL;
 
 	if (!process ||
-	    (named && named->in_use > VM_SLOT_OPEN && named->generation == process->process_generation))
+	    (named && named->in_use > VM_SLOT_OPEN && named->generation == process->vm_generation))
 		return;
-	process->process_vm = vm_slot + 1;
-	process->process_generation = vm->generation;
+	process->vm = vm_slot + 1;
+	process->vm_generation = vm->generation;
 }
 
 /* This vCPU has no place. */
 static __always_inline void note_refusal(struct task_ctx *tctx, u64 owner, bool is_owners_bound, u64 now)
 {
-	struct task_ctx *process = process_of(bpf_get_current_task_btf());
+	struct process_ctx *process = process_of(bpf_get_current_task_btf());
 	struct event event = {.kind = EVENT_REFUSAL};
 
 	/* It comes here at each of its turns; looking for a slot takes long. */
-	tctx->refused_until_ns = now + REFUSED_FOR_NS;
+	tctx->place.refused_until_ns = now + REFUSED_FOR_NS;
 	COUNT(host_stats.vcpus_refused);
 	if (process) {
-		process->process_owner = owner;
-		process->process_refused_at_ns = now;
+		process->owner = owner;
+		process->refused_at_ns = now;
 	}
 	event.refusal.pid = bpf_get_current_pid_tgid() >> 32;
 	event.refusal.uid = bpf_get_current_uid_gid();
@@ -319,7 +321,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	struct vcpu *vcpu;
 	bool has_all = false, has_room;
 
-	if (!tctx || scheduler_ends || (s64)(tctx->refused_until_ns - now) > 0)
+	if (!tctx || scheduler_ends || (s64)(tctx->place.refused_until_ns - now) > 0)
 		return 0;
 	owner = owner_of_current();
 	has_room = has_places_for(tctx, owner, kvm, &has_all);
@@ -366,7 +368,7 @@ static __noinline int register_vcpu(struct task_ctx *tctx, u64 kvm_vcpu, u64 kvm
 	/* It joins the vCPUs' clock at the present: what it did as a host task is forgiven. */
 	tctx->vtime_ns = pool_vtime_ns;
 	tctx->vcpu = slot + 1;
-	tctx->refused_until_ns = 0;
+	tctx->place.refused_until_ns = 0;
 	name_process(vm_slot, vm);
 	return 0;
 refused:

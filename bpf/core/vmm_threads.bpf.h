@@ -37,25 +37,24 @@ static __always_inline struct vm *vm_of_thread(const struct task_ctx *tctx)
 /* Looked up anew at each wait: VMs come and go while threads live. */
 static __always_inline void find_vm_of_thread(struct task_struct *p, struct task_ctx *tctx)
 {
-	struct task_ctx *process;
+	struct process_ctx *process;
 	struct vm *vm;
 
 	tctx->vm = 0;
-	tctx->owner = 0;
-	tctx->service = 0;
+	tctx->host.owner = 0;
+	tctx->host.service = 0;
 	if (p->flags & PF_KTHREAD)
 		return;
 	find_service(p, tctx);
 	process = process_of(p);
 	if (!process)
 		return;
-	vm = vm_at(process->process_vm - 1);
-	if (vm && vm->generation == process->process_generation && vm->in_use > VM_SLOT_OPEN) {
-		tctx->vm = process->process_vm;
-		tctx->vm_generation = process->process_generation;
-	} else if (process->process_owner &&
-		   bpf_ktime_get_ns() - process->process_refused_at_ns < REFUSED_IS_TRUE_FOR_NS) {
-		tctx->owner = process->process_owner;
+	vm = vm_at(process->vm - 1);
+	if (vm && vm->generation == process->vm_generation && vm->in_use > VM_SLOT_OPEN) {
+		tctx->vm = process->vm;
+		tctx->vm_generation = process->vm_generation;
+	} else if (process->owner && bpf_ktime_get_ns() - process->refused_at_ns < REFUSED_IS_TRUE_FOR_NS) {
+		tctx->host.owner = process->owner;
 	}
 }
 
@@ -65,7 +64,7 @@ static __always_inline void find_vm_of_thread(struct task_struct *p, struct task
 static __always_inline u64 *shared_clock_of(const struct task_ctx *tctx)
 {
 	struct vm *vm = vm_of_thread(tctx);
-	u64 owner = tctx->owner, service = tctx->service;
+	u64 owner = tctx->host.owner, service = tctx->host.service;
 
 	if (vm)
 		return &vm->threads_vtime_ns;
@@ -80,10 +79,10 @@ static __always_inline u64 weight_of_other(const struct task_struct *p, const st
 	struct vm *vm = vm_of_thread(tctx);
 	s64 active;
 
-	if (!vm && !tctx->owner && tctx->service)
-		return service_task_weight(tctx->service_weight, p->scx.weight);
+	if (!vm && !tctx->host.owner && tctx->host.service)
+		return service_task_weight(tctx->host.service_weight, p->scx.weight);
 	if (!vm)
-		return vcpu_weight(tctx->owner ? WEIGHT_DEFAULT : p->scx.weight, 1);
+		return vcpu_weight(tctx->host.owner ? WEIGHT_DEFAULT : p->scx.weight, 1);
 	active = vm->active_vcpu_count;
 	return vmm_threads_weight(vm_weight_of(vm, tctx->vm - 1), active > 0 ? active : 0);
 }
@@ -91,7 +90,7 @@ static __always_inline u64 weight_of_other(const struct task_struct *p, const st
 /* A task with a shared clock waits by it, but isn't left further behind than by `lag`. */
 static __always_inline void read_shared_clock(struct task_ctx *tctx, u64 now, u64 lag)
 {
-	u64 *shared = shared_clock_of(tctx), was, owner = tctx->owner, service = tctx->service;
+	u64 *shared = shared_clock_of(tctx), was, owner = tctx->host.owner, service = tctx->host.service;
 
 	if (!shared) {
 		/* Without memory for it, it has a clock of its own until the next time. */
@@ -114,7 +113,7 @@ static __always_inline void forgive_shared_debt(const struct task_ctx *tctx)
 
 	if (!shared)
 		return;
-	now = tctx->gives_way ? pool_vtime_ns : others_vtime_ns;
+	now = tctx->host.gives_way ? pool_vtime_ns : others_vtime_ns;
 	was = *shared;
 	if (vtime_before(now, was))
 		__sync_val_compare_and_swap(shared, was, now);
@@ -167,15 +166,15 @@ static __always_inline bool is_ahead_of_line(struct task_struct *p, const struct
 static __always_inline bool goes_first(struct task_struct *p, struct task_ctx *tctx, u64 now, bool is_woken)
 {
 	struct fair_share_config share = config.fair_share;
-	struct vmm_thread_observation seen = {.was_blocked = is_woken, .went_first = tctx->goes_first};
+	struct vmm_thread_observation seen = {.was_blocked = is_woken, .went_first = tctx->host.goes_first};
 
 	if (!vm_of_thread(tctx))
 		return false;
 	if (is_woken)
-		tctx->first_ran_ns = 0;
-	seen.first_ran_ns = tctx->first_ran_ns;
-	seen.is_vcpu =
-	    tctx->refused_until_ns && (s64)(tctx->refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0;
+		tctx->host.first_ran_ns = 0;
+	seen.first_ran_ns = tctx->host.first_ran_ns;
+	seen.is_vcpu = tctx->place.refused_until_ns &&
+		       (s64)(tctx->place.refused_until_ns + REFUSED_IS_TRUE_FOR_NS - now) > 0;
 	seen.vm_is_ahead = is_ahead_of_line(p, tctx);
 	return vmm_thread_goes_first(&share, &seen);
 }

@@ -128,7 +128,7 @@ static __always_inline bool urgent_slice_goes_on(s32 cpu, struct task_struct *pr
 		record_urgent_turn(slot, &state, ran_ns, others_count, decision);
 	if (decision == URGENT_TURN_GOES_ON && ran_ns < limits.slice_ns) {
 		left_ns = limits.slice_ns - ran_ns;
-		task_set_slice(prev, left_ns < tctx->allowed_ns ? left_ns : tctx->allowed_ns);
+		task_set_slice(prev, left_ns < tctx->limit.allowed_ns ? left_ns : tctx->limit.allowed_ns);
 		return true;
 	}
 	/* Alone in the queue it may go on, too: but only if its clock lets it. */
