@@ -18,11 +18,11 @@ use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
 use microslice_model::config::{
-    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, RUNQUEUE, SimulationConfig, ThreadScheduler,
-    VmConfig, Wait,
+    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, NicConfig, RUNQUEUE, SimulationConfig,
+    ThreadScheduler, VmConfig, Wait,
 };
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
-use microslice_model::ids::{IdVec, LockId, PcpuId, SymbolId, VcpuId, VmId, WorkloadId};
+use microslice_model::ids::{IdVec, LockId, PcpuId, QueueId, SymbolId, VcpuId, VmId, WorkloadId};
 use microslice_model::machine::{HostVm, Machine};
 use microslice_model::random::{Random, Samplers};
 use microslice_model::scheduler;
@@ -225,6 +225,26 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    fn nic_of(
+        &mut self,
+        vm: &VmConfig,
+        nic: &NicConfig,
+        number: VmId,
+        vcpu: VcpuId,
+    ) -> Result<Nic, SimError> {
+        let mut made = Nic::new(nic, vcpu);
+        let Some(worker) = &nic.worker else { return Ok(made) };
+        let channel = |name: &str| {
+            let at = self.config.channels.iter().position(|channel| channel.name == name);
+            let place = format!("vm {}", vm.name);
+            at.map(QueueId::from_index).ok_or_else(|| bad(place, format!("there is no channel {name:?}")))
+        };
+        let (from, to) = (channel(&worker.from)?, channel(&worker.to)?);
+        made.pass(from, to, self.queues[from].capacity);
+        self.queues[to].nic = Some(number);
+        Ok(made)
+    }
+
     fn name_symbols(&mut self) {
         for text in self.texts {
             self.names.symbols.extend(text.symbols.iter().map(|symbol| symbol.name.clone()));
@@ -247,7 +267,7 @@ impl<'a> Simulation<'a> {
         let lock_names = self.add_locks(vm, number, text)?;
         let runqueue_lock = lock_names[0].first;
         let first_thread = self.threads.next_id();
-        let nic = vm.nic.as_ref().map(|nic| Nic::new(nic, first_vcpu));
+        let nic = vm.nic.as_ref().map(|nic| self.nic_of(vm, nic, number, first_vcpu)).transpose()?;
         let pv_spin_ns = self.pause_loops.with_exits(vm.kernel.pv_spin_ns, &self.machine.pause_windows);
         self.vms.push(Vm {
             first_vcpu,

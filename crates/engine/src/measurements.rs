@@ -381,6 +381,7 @@ mod tests {
             softirq_per_packet_ns: 300,
             reader_per_packet_ns: 300,
             ring_packets: 16,
+            worker: None,
         });
         let threads = &mut vm.workloads[0];
         (threads.threads, threads.run_units, threads.run_time_ns) = (6, 1_000, 1_000 * MS);

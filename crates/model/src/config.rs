@@ -30,7 +30,7 @@ pub use kernel::{
 pub use kvm::{InterruptMode, KvmConfig, PleConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
 pub use micro_sliced::{Mechanics, MicroSlicedConfig, PoolSize};
-pub use network::{NicConfig, Stream};
+pub use network::{NicConfig, NicWorker, Stream};
 
 use crate::random::mean_ns;
 use microslice_policy::{Coded, QueueDomain};

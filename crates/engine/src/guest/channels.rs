@@ -15,6 +15,9 @@ use microslice_model::ids::{QueueId, ThreadId, VcpuId};
 impl Simulation<'_> {
     /// Puts an item into a channel, or waits for room. Returns whether the thread waits.
     pub(crate) fn send_out(&mut self, vcpu: VcpuId, thread: ThreadId, channel: QueueId) -> bool {
+        if let Some(vm) = self.queues[channel].nic {
+            return self.send_into_ring(vcpu, thread, channel, vm);
+        }
         let state = &mut self.queues[channel];
         if let Some(receiver) = state.receivers.pop_front() {
             self.notify(vcpu, receiver);
@@ -44,8 +47,16 @@ impl Simulation<'_> {
         false
     }
 
+    /// An item comes from outside of the host. Whoever sends it has seen that there is room.
+    pub(crate) fn come_from_outside(&mut self, channel: QueueId) {
+        match self.queues[channel].receivers.pop_front() {
+            Some(receiver) => self.timeline.set(self.slots.thread(receiver), self.machine.now_ns),
+            None => self.queues[channel].items += 1,
+        }
+    }
+
     /// A thread somewhere else is told that it may go on.
-    fn notify(&mut self, vcpu: VcpuId, thread: ThreadId) {
+    pub(crate) fn notify(&mut self, vcpu: VcpuId, thread: ThreadId) {
         let host = &self.machine.vcpus[vcpu];
         let (vm, pcpu) = (host.vm, host.pcpu);
         if !self.vms[vm].are_tasks {

@@ -421,6 +421,8 @@ pub struct Queue {
     pub receivers: VecDeque<ThreadId>,
     pub senders: VecDeque<ThreadId>,
     pub name: String,
+    /// A channel whose other end is the ring of this VM's NIC.
+    pub nic: Option<VmId>,
 }
 
 #[derive(Default)]

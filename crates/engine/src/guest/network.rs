@@ -7,7 +7,7 @@ use crate::simulation::Simulation;
 use microslice_metrics::Histogram;
 use microslice_model::config::{NicConfig, Stream};
 use microslice_model::events::TraceEvent;
-use microslice_model::ids::{ThreadId, VcpuId, VmId};
+use microslice_model::ids::{QueueId, ThreadId, VcpuId, VmId};
 use microslice_model::machine::VcpuState;
 use microslice_model::scheduler::WokenBy;
 use microslice_policy::InterruptKind;
@@ -33,6 +33,7 @@ pub struct Nic {
     parts: u64,
     /// Time each packet in the ring was sent.
     ring: VecDeque<u64>,
+    worker: Option<Worker>,
     /// Handed to the socket, not yet read.
     socket: VecDeque<u64>,
     /// Threads that sleep until there is a packet, the first to come in front.
@@ -51,6 +52,20 @@ pub struct Nic {
     /// When the interrupt was raised that isn't handled yet.
     virq_since_ns: u64,
     pub counters: StreamCounters,
+}
+
+/// The way past a worker of the host.
+struct Worker {
+    from: QueueId,
+    to: QueueId,
+    /// What waits there, at most.
+    capacity: usize,
+    /// Time each packet that isn't in the ring yet was sent.
+    packets: VecDeque<u64>,
+    /// Packets that have come, and of which the worker doesn't know yet.
+    new: usize,
+    /// One has come into the ring since the NIC was looked at.
+    has_sent: bool,
 }
 
 /// What is counted of a NIC's stream. Its jitter begins anew when measuring does, as where a measured stream
@@ -82,6 +97,7 @@ impl Nic {
             bits_per_s,
             parts: 0,
             ring: VecDeque::new(),
+            worker: None,
             socket: VecDeque::new(),
             readers: VecDeque::new(),
             in_flight_bytes: 0,
@@ -95,6 +111,12 @@ impl Nic {
             virq_since_ns: u64::MAX,
             counters: StreamCounters::default(),
         }
+    }
+
+    /// Packets pass a worker: they wait for it in one channel, of this capacity, and come by the other one.
+    pub fn pass(&mut self, from: QueueId, to: QueueId, capacity: usize) {
+        let packets = VecDeque::new();
+        self.worker = Some(Worker { from, to, capacity, packets, new: 0, has_sent: false });
     }
 
     pub fn irq_handler_ns(&self) -> u64 {
@@ -157,7 +179,11 @@ impl Nic {
 
     fn arrive(&mut self, now_ns: u64, bytes: u64) {
         let tcp = matches!(self.config.stream, Stream::Tcp { .. });
-        if self.ring.len() >= self.config.ring_packets {
+        let (waiting, room) = match &self.worker {
+            Some(worker) => (worker.packets.len(), worker.capacity),
+            None => (self.ring.len(), self.config.ring_packets),
+        };
+        if waiting >= room {
             // A TCP sender would retransmit; its window is far smaller than the ring in practice.
             self.counters.dropped += 1;
             return;
@@ -165,7 +191,24 @@ impl Nic {
         if tcp {
             self.in_flight_bytes += bytes;
         }
-        self.ring.push_back(now_ns);
+        match &mut self.worker {
+            Some(worker) => {
+                worker.packets.push_back(now_ns);
+                worker.new += 1;
+            }
+            None => self.ring.push_back(now_ns),
+        }
+    }
+
+    /// The worker puts the next packet into the ring, if that has room.
+    fn pass_on(&mut self) -> bool {
+        let Some(worker) = self.worker.as_mut().filter(|_| self.ring.len() < self.config.ring_packets) else {
+            return false;
+        };
+        // A worker that sends more than it has received sends nothing.
+        self.ring.extend(worker.packets.pop_front());
+        worker.has_sent = true;
+        true
     }
 
     fn hand_to_socket(&mut self, sent_ns: u64) {
@@ -217,7 +260,11 @@ impl Simulation<'_> {
             nic.resumes_ns = u64::MAX;
         }
         let next_ns = nic.pump(now_ns).min(nic.resumes_ns);
-        let arrived = nic.ring.len() > before;
+        let (new, sent) = nic.worker.as_mut().map_or((None, false), |worker| {
+            let new = Some((worker.from, std::mem::take(&mut worker.new)));
+            (new, std::mem::take(&mut worker.has_sent))
+        });
+        let arrived = nic.ring.len() > before || sent;
         let raise = !nic.ring.is_empty() && !nic.irq_masked;
         let vcpu = nic.vcpu;
         let slot = self.slots.nic(vm);
@@ -225,6 +272,9 @@ impl Simulation<'_> {
             self.timeline.cancel(slot)
         } else {
             self.timeline.set(slot, next_ns)
+        }
+        if let Some((from, new)) = new {
+            (0..new).for_each(|_| self.come_from_outside(from));
         }
         if resumes {
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Timer);
@@ -273,6 +323,8 @@ impl Simulation<'_> {
             let sent_ns = nic.ring.pop_front().expect("polled packets are in the ring");
             nic.hand_to_socket(sent_ns);
         }
+        self.ring_has_room(vcpu);
+        let nic = self.nic(vcpu);
         let more = !nic.ring.is_empty();
         if !more {
             nic.irq_masked = false;
@@ -286,6 +338,32 @@ impl Simulation<'_> {
             self.guest[vcpu].pending |= pending::VIRQ;
         }
         self.continue_frame(vcpu);
+    }
+
+    /// A worker sends a packet into the ring, or waits for room there. Returns whether it waits.
+    pub(crate) fn send_into_ring(
+        &mut self,
+        vcpu: VcpuId,
+        thread: ThreadId,
+        channel: QueueId,
+        vm: VmId,
+    ) -> bool {
+        if !self.vms[vm].nic.as_mut().is_some_and(Nic::pass_on) {
+            self.queues[channel].senders.push_back(thread);
+            self.block_thread(vcpu, thread, WaitsFor::Network);
+            return true;
+        }
+        self.timeline.set(self.slots.nic(vm), self.machine.now_ns + 1);
+        false
+    }
+
+    /// The packets of workers that wait for room come into the ring, and the workers go on.
+    fn ring_has_room(&mut self, vcpu: VcpuId) {
+        let Some(to) = self.nic(vcpu).worker.as_ref().map(|worker| worker.to) else { return };
+        while !self.queues[to].senders.is_empty() && self.nic(vcpu).pass_on() {
+            let sender = self.queues[to].senders.pop_front().expect("it isn't empty");
+            self.notify(vcpu, sender);
+        }
     }
 
     /// Enough rounds, and threads wait: their turn.
@@ -355,6 +433,7 @@ mod tests {
             softirq_per_packet_ns: 1_000,
             reader_per_packet_ns: 1_000,
             ring_packets: 1_000_000,
+            worker: None,
         };
         Nic::new(&config, VcpuId::new(0))
     }

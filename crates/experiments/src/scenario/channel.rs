@@ -24,20 +24,27 @@ pub fn read(node: &Node, channels: &mut Vec<ChannelConfig>) -> Result<(), Scenar
     Ok(())
 }
 
-/// Refuses channels that nobody sends to, or receives from.
+/// Refuses channels that nobody sends to, or receives from, and what others would take of a NIC's packets.
 pub fn check(nodes: &[Node], channels: &[ChannelConfig], vms: &[VmConfig]) -> Result<(), ScenarioError> {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     for workload in vms.iter().flat_map(|vm| &vm.workloads) {
         workload::collect_queues(&workload.program, &mut sent, &mut received);
     }
+    let workers = || vms.iter().filter_map(|vm| vm.nic.as_ref()?.worker.as_ref());
     for (node, ChannelConfig { name, .. }) in nodes.iter().zip(channels) {
-        for (users, verb) in [(&sent, "sends to"), (&received, "receives from")] {
-            if !users.contains(&name.as_str()) {
-                return Err(ScenarioError::new(
-                    &node.place,
-                    format!("channel {}: nobody {verb} it", quoted(name)),
-                ));
-            }
+        let refuse =
+            |cause: &str| Err(ScenarioError::new(&node.place, format!("channel {}: {cause}", quoted(name))));
+        let from = workers().filter(|worker| worker.from == *name).count();
+        let to = workers().filter(|worker| worker.to == *name).count();
+        let (is_sent, is_received) = (sent.contains(&name.as_str()), received.contains(&name.as_str()));
+        if from + to > 1 || (from > 0 && is_sent) || (to > 0 && is_received) {
+            return refuse("that end of it is a NIC's, which shares it with nobody");
+        }
+        if !is_sent && from == 0 {
+            return refuse("nobody sends to it");
+        }
+        if !is_received && to == 0 {
+            return refuse("nobody receives from it");
         }
     }
     Ok(())

@@ -62,6 +62,7 @@ pub fn vocabulary() -> Vec<(&'static str, Vec<&'static str>)> {
         ("a cgroup", cgroup::KEYS.to_vec()),
         ("a channel", channel::KEYS.to_vec()),
         ("a NIC", vm::NIC_KEYS.to_vec()),
+        ("a NIC's worker", vm::NIC_WORKER_KEYS.to_vec()),
         ("a TCP stream", vm::TCP_KEYS.to_vec()),
         ("a UDP stream", vm::UDP_KEYS.to_vec()),
         ("a kernel", kernel::KEYS.to_vec()),

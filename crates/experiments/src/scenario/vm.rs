@@ -6,7 +6,7 @@ use super::reader::{self, TableReader};
 use super::tree::{Node, NodeValue};
 use super::workload::{self, Surroundings};
 use super::{Outside, bounds, cgroup, kernel, policy, units};
-use microslice_model::config::{CpuMax, NicConfig, Stream, VmConfig, VmKnobs};
+use microslice_model::config::{ChannelConfig, CpuMax, NicConfig, NicWorker, Stream, VmConfig, VmKnobs};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -56,8 +56,17 @@ pub const KEYS: [&str; 16] = [
     "tlb_co",
     "resched_co",
 ];
-pub const NIC_KEYS: [&str; 7] =
-    ["vcpu", "irq_handler", "softirq_per_packet", "reader_per_packet", "ring_packets", "tcp", "udp"];
+pub const NIC_KEYS: [&str; 8] = [
+    "vcpu",
+    "irq_handler",
+    "softirq_per_packet",
+    "reader_per_packet",
+    "ring_packets",
+    "worker",
+    "tcp",
+    "udp",
+];
+pub const NIC_WORKER_KEYS: [&str; 2] = ["from", "to"];
 pub const TCP_KEYS: [&str; 4] = ["link", "window", "packet", "round_trip"];
 pub const UDP_KEYS: [&str; 2] = ["rate", "packet"];
 
@@ -76,7 +85,7 @@ pub fn read(
     let vcpus = vcpus as usize;
     let kernel = table.get("kernel").ok_or_else(|| table.missing("kernel", "such as linux-4.4"))?;
     let mut kernel = kernel::read(kernel)?;
-    let nic = table.get("nic").map(|node| read_nic(node, vcpus)).transpose()?;
+    let nic = table.get("nic").map(|node| read_nic(node, vcpus, &outside.channels)).transpose()?;
     let mut surroundings = Surroundings {
         vcpus,
         has_nic: nic.is_some(),
@@ -207,7 +216,7 @@ fn read_pins(table: &TableReader<'_>, vcpus: usize, pcpus: usize) -> Result<Vec<
     Ok(pins)
 }
 
-fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
+fn read_nic(node: &Node, vcpus: usize, channels: &[ChannelConfig]) -> Result<NicConfig, ScenarioError> {
     let table = TableReader::open(node, "a NIC", &NIC_KEYS)?;
     let required =
         |key: &str| table.time(key, HANDLER_NS)?.ok_or_else(|| table.missing(key, "a time such as \"2 us\""));
@@ -228,7 +237,21 @@ fn read_nic(node: &Node, vcpus: usize) -> Result<NicConfig, ScenarioError> {
         softirq_per_packet_ns: required("softirq_per_packet")?,
         reader_per_packet_ns: required("reader_per_packet")?,
         ring_packets: table.integer("ring_packets", 1..=RING_PACKETS_MAX)?.unwrap_or(256) as usize,
+        worker: table.get("worker").map(|node| read_nic_worker(node, channels)).transpose()?,
     })
+}
+
+fn read_nic_worker(node: &Node, channels: &[ChannelConfig]) -> Result<NicWorker, ScenarioError> {
+    let table = TableReader::open(node, "a NIC's worker", &NIC_WORKER_KEYS)?;
+    let channel = |key: &str| {
+        let named = table.string(key)?.ok_or_else(|| table.missing(key, "the name of a [[channel]]"))?;
+        if channels.iter().all(|channel| channel.name != named) {
+            let cause = format!("`{key}`: there is no [[channel]] {}", quoted(named));
+            return Err(ScenarioError::new(table.get(key).map_or(table.place(), |node| &node.place), cause));
+        }
+        Ok(named.to_owned())
+    };
+    Ok(NicWorker { from: channel("from")?, to: channel("to")? })
 }
 
 fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {

@@ -121,6 +121,82 @@ fn what_comes_from_outside_is_told_as_late() {
     assert!(report.vms[0].timer_lateness.count() > 10_000, "{:?}", report.vms[0].timer_lateness);
 }
 
+/// A stream of 10,000 packets a second from outside, of which a task of the host carries each in so long;
+/// beside so many tasks that always run, on two pCPUs.
+fn carried(copy_us: u64, jobs: usize) -> String {
+    let mut text = format!(
+        r#"
+        host = {{ extends = "homelab", pcpus = 2, smt_threads = 1 }}
+        warmup = "200 ms"
+        duration = "1 s"
+        [[channel]]
+        name = "tap"
+        capacity = 500
+        [[channel]]
+        name = "ring"
+        [[vm]]
+        name = "guest"
+        vcpus = 1
+        kernel = "linux-modern"
+        workloads = [{{ name = "reader", threads = 1, program = [{{ network_receive = 1 }}, {{ progress = 1 }}] }}]
+        nic = {{ extends = "iperf-udp", worker = {{ from = "tap", to = "ring" }}, ring_packets = 64, udp = {{ rate = "80 Mbit/s", packet = "1000 B" }} }}
+        [[task]]
+        name = "vhost"
+        program = [{{ receive = "tap" }}, {{ compute = "{copy_us} us" }}, {{ send = "ring" }}, {{ progress = 1 }}]
+    "#
+    );
+    if jobs > 0 {
+        text += &format!(
+            "[[task]]\nname = \"jobs\"\nthreads = {jobs}\nprogram = [{{ compute = \"1 ms\" }}, {{ progress = 1 }}]\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn packets_that_a_worker_carries_arrive_at_its_rate() {
+    for policy in policies(1).iter().filter(|policy| !policy.starts_with("micro-xen")) {
+        let [fast, slow] = [20, 200].map(|copy_us| run(&carried(copy_us, 0), policy));
+        let (all, few) = (done(&fast, 0), done(&slow, 0));
+        assert!((9_900..10_100).contains(&all), "{policy}: {all}");
+        // 200 us for each, and what a task loses to switches and caches.
+        assert!((4_000..5_010).contains(&few), "{policy}: {few}");
+        assert!(done(&slow, 1).abs_diff(few) <= 70, "{policy}: {few} of {}", done(&slow, 1));
+        let dropped = [&fast, &slow].map(|report| report.vms[0].network.as_ref().unwrap().dropped);
+        assert!(dropped[0] == 0 && dropped[1] > 4_000, "{policy}: {dropped:?}");
+    }
+}
+
+#[test]
+fn packets_wait_for_a_worker_that_has_no_pcpu() {
+    for policy in ["eevdf", "microslice:0"] {
+        let jitter = |jobs| run(&carried(20, jobs), policy).vms[0].network.as_ref().unwrap().jitter_ms;
+        let [alone, crowded] = [0, 12].map(jitter);
+        assert!(crowded > 10.0 * alone, "{policy}: {crowded} ms, alone {alone} ms");
+    }
+}
+
+#[test]
+fn a_nic_shares_its_channels_with_nobody() {
+    let refused = |from: &str, to: &str| {
+        read(&carried(20, 0).replace(from, to), "eevdf").expect_err("wrong").to_string()
+    };
+    let error = refused("to = \"ring\"", "to = \"gone\"");
+    assert!(error.ends_with("`to`: there is no [[channel]] `gone`"), "{error}");
+    let error = refused("from = \"tap\"", "from = \"ring\"");
+    assert!(error.ends_with("channel `tap`: nobody sends to it"), "{error}");
+    let error = refused("{ send = \"ring\" }", "{ send = \"tap\" }");
+    assert!(
+        error.ends_with("channel `tap`: that end of it is a NIC's, which shares it with nobody"),
+        "{error}"
+    );
+    let error = refused("vcpus = 1", "vcpus = 1\ncopies = 2");
+    assert!(
+        error.ends_with("channel `tap`: that end of it is a NIC's, which shares it with nobody"),
+        "{error}"
+    );
+}
+
 #[test]
 fn channels_without_both_ends_are_refused() {
     let refused =

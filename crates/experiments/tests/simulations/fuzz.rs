@@ -148,6 +148,7 @@ fn nic() -> impl Strategy<Value = NicConfig> {
         softirq_per_packet_ns: 300,
         reader_per_packet_ns: 300,
         ring_packets,
+        worker: None,
     })
 }
 

@@ -15,6 +15,20 @@ pub struct NicConfig {
     pub reader_per_packet_ns: u64,
     /// Packets that the ring holds; further ones are dropped.
     pub ring_packets: usize,
+    /// The tasks of the host that packets pass; none: they are in the ring as soon as they arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<NicWorker>,
+}
+
+/// The two channels that lead past a worker of the host, as `vhost` is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NicWorker {
+    /// What arrives waits here for the worker; what finds it full is dropped (`tun_net_xmit`,
+    /// drivers/net/tun.c, Linux 6.12).
+    pub from: String,
+    /// The worker sends it here, into the guest's ring. It waits while that is full (`handle_rx`,
+    /// drivers/vhost/net.c).
+    pub to: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
