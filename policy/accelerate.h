@@ -27,7 +27,7 @@
  *            a halt in a paravirtual lock is treated the same way. A preempted vCPU gets no boost from a
  *            wake-up, because it never slept: the paper's mixed case (4.1).
  *            After its micro slice a vCPU always returns to the normal pool (section 5).
- *            Differences from the paper:
+ *            Differences from the paper, none of which holds with paper_rules and the paper's values:
  *            - Responders. The paper also accelerates siblings that have already answered a shootdown. With
  *              fewer micro pCPUs than siblings, the first ones then come again and again, and the last ones
  *              rarely. Not every host can see which siblings owe an answer.
@@ -68,7 +68,36 @@ struct accelerate_config {
 	u32 call_function_ipi;
 	u32 home_slices; /* 1: grant micro slices at home while the micro pool is busy; 0 in the paper */
 	u64 patience_ns; /* how long a waiter keeps its pCPU, helped or not; 0 in the paper */
+	/* 1: what no value above turns off is as in the paper's text (docs/explanation/differences.md). */
+	u32 paper_rules;
+	u32 reserved;
 };
+
+/* ---- The paper's rules: what the hosts themselves leave out or add ---- */
+
+/* Returns whether the host looks which siblings owe an answer. In the paper nobody knows. */
+POLICY u32 answers_are_read(u32 paper_rules)
+{
+	return !paper_rules;
+}
+
+/*
+ * Returns whether woken vCPUs have a place of their own at each micro pCPU, behind the one for requests. In
+ * the paper a woken vCPU that waits is a request like others.
+ */
+POLICY u32 woken_have_places(u32 paper_rules)
+{
+	return !paper_rules;
+}
+
+/*
+ * Returns whether a request with this cause is refused while its VM is ahead of the first that waits
+ * (vm_is_ahead() in fair_share.h). A bound on waits holds whatever a VM has had.
+ */
+POLICY u32 vm_ahead_is_refused(u32 paper_rules, u32 cause)
+{
+	return !paper_rules && cause != CAUSE_MAX_WAIT;
+}
 
 /*
  * The number of siblings checked each time a micro pCPU with room asks again for those it turned away. The
@@ -86,7 +115,7 @@ struct yield_observation {
 	u32 interrupts_enabled;
 	u32 micro_pcpu_count; /* current size of the micro pool */
 	u32 pass_active;      /* another pCPU is making a pass over this VM */
-	u32 reserved;
+	u32 paper_rules;      /* as in struct accelerate_config */
 };
 
 enum pass_scope {
@@ -94,6 +123,7 @@ enum pass_scope {
 	PASS_ONE_CRITICAL = 1,	/* the first preempted sibling found in critical code */
 	PASS_ALL_PREEMPTED = 2, /* every preempted sibling */
 	PASS_ALL_OWING = 3,	/* every preempted sibling that is known to owe an answer */
+	PASS_ALL_CRITICAL = 4,	/* every preempted sibling in critical code: the paper's "the vCPUs" (4.2) */
 };
 
 enum yield_reason {
@@ -125,6 +155,9 @@ POLICY u32 yield_cause_of_wait(const struct yield_observation *seen)
 	if (seen->cause == YIELD_IPI_WAIT)
 		return CAUSE_PV_YIELD;
 	if (seen->cause == YIELD_HLT) {
+		/* The paper's yields are pause-loop exits and hypercalls (section 5). */
+		if (seen->paper_rules)
+			return CAUSE_NONE;
 		/*
 		 * With interrupts disabled, only the kick of a paravirtual lock can end a HLT. So this isn't
 		 * the idle loop, although both execute the same instruction (Linux, arch/x86/kernel/kvm.c:
@@ -164,7 +197,9 @@ POLICY struct yield_decision decide_on_yield(const struct yield_observation *see
 	} else {
 		u32 needs_all = decision.cause == CAUSE_TLB_YIELD || decision.cause == CAUSE_PV_YIELD;
 
-		decision.scope = needs_all ? PASS_ALL_PREEMPTED : PASS_ONE_CRITICAL;
+		u32 of_lock = seen->paper_rules ? PASS_ALL_CRITICAL : PASS_ONE_CRITICAL;
+
+		decision.scope = needs_all ? PASS_ALL_PREEMPTED : of_lock;
 		decision.reason = YIELD_STARTS_PASS;
 	}
 	return decision;
@@ -310,7 +345,8 @@ POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 		      spinner->vain_waits >= VAIN_WAITS_MAX;
 	u32 patient = spinner->scope != PASS_NONE && spinner->spun_ns < config->patience_ns && !in_vain;
 
-	if (spinner->cause == YIELD_HLT)
+	/* In the paper a pause-loop exit ends in a yield, whatever comes of its pass (section 5). */
+	if (spinner->cause == YIELD_HLT || config->paper_rules)
 		return SPINNER_YIELDS;
 	/*
 	 * The VM gets no micro slices until the other VMs have had as much. A sibling makes better use of
@@ -381,7 +417,8 @@ POLICY struct interrupt_decision decide_on_interrupt(const struct accelerate_con
 		decision.reason = INTERRUPT_RECIPIENT_RUNNING;
 	} else if (seen->recipient_state == VCPU_PENDING) {
 		decision.reason = INTERRUPT_ALREADY_REQUESTED;
-	} else if (seen->recipient_goes_first && seen->kind != INTERRUPT_IPI_CALL_FUNCTION) {
+	} else if (seen->recipient_goes_first && seen->kind != INTERRUPT_IPI_CALL_FUNCTION &&
+		   !config->paper_rules) {
 		decision.reason = INTERRUPT_RECIPIENT_GOES_FIRST;
 	} else if (seen->micro_pcpu_count == 0) {
 		decision.reason = INTERRUPT_NO_MICRO_POOL;
@@ -420,7 +457,7 @@ POLICY u32 cause_of_wakeup(const struct accelerate_config *config, const struct 
 {
 	/* A lock's kick isn't an interrupt, and nothing else wakes a vCPU without one. */
 	if (seen->lock_halt && !seen->interrupted)
-		return CAUSE_LOCK_KICK;
+		return config->paper_rules ? CAUSE_NONE : CAUSE_LOCK_KICK;
 	/* The vCPU can't take the interrupt, and halts again. */
 	if (!seen->interrupted || (seen->lock_halt && !seen->interrupts_enabled))
 		return CAUSE_NONE;

@@ -266,15 +266,17 @@ POLICY u32 first_boosted_is_due(const struct fair_share_config *config,
 struct yield_heir_observation {
 	u32 is_queued; /* it waits in a queue */
 	u32 affinity_allows;
+	u32 paper_rules; /* as in struct accelerate_config (accelerate.h) */
 };
 
 /*
  * Returns whether it may run on the pCPU of the spinner. If not the spinner gives up nothing: a turn of all
  * others there helps nobody that it waits for. One that only the clocks keep back has its turn the sooner.
+ * In the paper the spinner yields whoever comes.
  */
 POLICY u32 heir_may_come(const struct yield_heir_observation *seen)
 {
-	return seen->is_queued && seen->affinity_allows;
+	return seen->paper_rules || (seen->is_queued && seen->affinity_allows);
 }
 
 /*

@@ -18,9 +18,9 @@
  *              URGENT_IRQ  a device interrupt whose recipient waits for a pCPU, because it was preempted, or
  *                          because it was woken and isn't boosted
  *
- * Limits.    The paper counts every pause-loop exit and every device interrupt, as Xen does. Here two kinds
- *            reserve no pCPUs: spins in user mode, for which no vCPU is accelerated (4.4), and events of
- *            guests without symbols.
+ * Limits.    The paper counts every pause-loop exit and every device interrupt, as Xen does, and no halts
+ *            (paper_rules). Here two kinds reserve no pCPUs: spins in user mode, for which no vCPU is
+ *            accelerated (4.4), and events of guests without symbols.
  */
 #ifndef POLICY_URGENT_EVENTS_H
 #define POLICY_URGENT_EVENTS_H
@@ -35,23 +35,31 @@ enum urgent_event {
 	URGENT_EVENT_COUNT = 4,
 };
 
-/* Returns the urgent event of a yield whose decision has this cause. */
-POLICY u32 urgent_event_of_yield(u32 cause)
+/*
+ * Returns the urgent event of a yield whose decision has this cause. An exit in a shootdown is one by IPIs in
+ * the paper, too.
+ */
+POLICY u32 urgent_event_of_yield(const struct yield_observation *seen, u32 cause)
 {
 	if (cause == CAUSE_TLB_YIELD || cause == CAUSE_PV_YIELD)
 		return URGENT_IPI;
+	if (seen->paper_rules)
+		return seen->cause == YIELD_PLE ? URGENT_PLE : URGENT_NONE;
 	return cause == CAUSE_LOCK_YIELD || cause == CAUSE_LOCK_HALT ? URGENT_PLE : URGENT_NONE;
 }
 
 /*
  * Returns the urgent event of an interrupt of this kind (enum interrupt_kind), by the reason of its
- * decision. An interrupt to a blocked recipient is counted when the recipient is woken.
+ * decision. An interrupt to a blocked recipient is counted when the recipient is woken; in the paper each is
+ * counted as it comes.
  */
-POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
+POLICY u32 urgent_event_of_interrupt(u32 paper_rules, u32 kind, u32 reason)
 {
 	u32 needs_help = reason == INTERRUPT_REQUESTS || reason == INTERRUPT_ALREADY_REQUESTED ||
 			 reason == INTERRUPT_NO_MICRO_POOL;
 
+	if (paper_rules)
+		return kind == INTERRUPT_VIRQ ? URGENT_IRQ : URGENT_NONE;
 	if (kind == INTERRUPT_IPI_CALL_FUNCTION && needs_help)
 		return URGENT_IPI;
 	return kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
@@ -59,12 +67,14 @@ POLICY u32 urgent_event_of_interrupt(u32 kind, u32 reason)
 
 /*
  * Returns the urgent event of a wake-up, by the reason of its decision. A lock's kick isn't counted, because
- * the halt that it ends was.
+ * the halt that it ends was. In the paper the interrupt was.
  */
-POLICY u32 urgent_event_of_wakeup(const struct woken_observation *seen, u32 reason)
+POLICY u32 urgent_event_of_wakeup(u32 paper_rules, const struct woken_observation *seen, u32 reason)
 {
 	u32 needs_help = reason == WOKEN_REQUESTS || reason == WOKEN_NO_MICRO_POOL;
 
+	if (paper_rules)
+		return URGENT_NONE;
 	return seen->interrupted && seen->kind == INTERRUPT_VIRQ && needs_help ? URGENT_IRQ : URGENT_NONE;
 }
 

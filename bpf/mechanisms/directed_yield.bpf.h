@@ -22,7 +22,7 @@ static __always_inline struct directed_yield_vcpu *directed_yield_of(const struc
 __noinline int may_come(struct task_struct *to __arg_trusted, s32 cpu)
 {
 	const struct vcpu *heir = vcpu_of(task_ctx_of(to));
-	struct yield_heir_observation seen = {};
+	struct yield_heir_observation seen = {.paper_rules = config.accelerate.paper_rules};
 
 	if (!heir)
 		return false;

@@ -163,7 +163,8 @@ __noinline int on_yield(u32 cause)
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self = vcpu_of(tctx);
 	/* Help is always there: there is no pool that could be empty. */
-	struct yield_observation seen = {.cause = cause, .micro_pcpu_count = 1};
+	struct yield_observation seen = {
+	    .cause = cause, .micro_pcpu_count = 1, .paper_rules = config.accelerate.paper_rules};
 	struct yield_decision decision;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns();

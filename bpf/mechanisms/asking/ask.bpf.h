@@ -55,8 +55,7 @@ __noinline int request_acceleration(u32 slot, u32 cause, u32 vector)
 		return 0;
 	COUNT(stats->requests[cause]);
 	trace_of(vcpu, TRACE_REQUESTED, cause, 0);
-	/* A bound on waits holds whatever a VM has had. */
-	if (cause != CAUSE_MAX_WAIT && is_over_its_share(slot)) {
+	if (vm_ahead_is_refused(config.accelerate.paper_rules, cause) && is_over_its_share(slot)) {
 		request_of(vcpu)->failure = FAILURE_VM_AHEAD;
 		fail_request(vcpu, VCPU_RUNNABLE, FAILURE_VM_AHEAD);
 		return 0;

@@ -33,7 +33,7 @@ __noinline int on_yield(u32 cause)
 {
 	struct task_ctx *tctx = task_ctx_of(bpf_get_current_task_btf());
 	struct vcpu *self = vcpu_of(tctx);
-	struct yield_observation seen = {.cause = cause};
+	struct yield_observation seen = {.cause = cause, .paper_rules = config.accelerate.paper_rules};
 	struct yield_decision decision;
 	struct vm *vm;
 	u64 now = bpf_ktime_get_ns(), rip;
@@ -50,7 +50,7 @@ __noinline int on_yield(u32 cause)
 	seen.micro_pcpu_count = decided_pcpu_count;
 	rip = read_guest_rip(self->kvm_vcpu);
 	claimed = judge_yield(self, slot, rip, now, &seen, &decision);
-	count_urgent(urgent_event_of_yield(decision.cause));
+	count_urgent(urgent_event_of_yield(&seen, decision.cause));
 	if (cause == YIELD_HLT) {
 		woken_of(self)->lock_halt_rip = decision.cause == CAUSE_LOCK_HALT ? rip : 0;
 		woken_of(self)->lock_halt_interrupts_enabled = seen.interrupts_enabled;
@@ -90,7 +90,7 @@ static __noinline int on_interrupt(u64 kvm_vcpu, u32 vector)
 	seen.guest_known = guest_is_known(vcpu->vm);
 	seen.recipient_goes_first = vcpu->goes_first;
 	decision = judge_interrupt(*slot, stats, &seen);
-	count_urgent(urgent_event_of_interrupt(seen.kind, decision.reason));
+	count_urgent(urgent_event_of_interrupt(config.accelerate.paper_rules, seen.kind, decision.reason));
 	/* Of several the urgent one is remembered until it runs: see ask_about_woken(). */
 	if (seen.recipient_state == VCPU_BLOCKED &&
 	    (decision.reason == INTERRUPT_RECIPIENT_BLOCKED || !woken_of(vcpu)->blocked_interrupt))

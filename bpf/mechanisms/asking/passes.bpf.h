@@ -55,7 +55,8 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	seen.yielded = sibling->yielded;
 	seen.guest_class = sibling->guest_class;
 	seen.requested_count = passes_in(vm)->requested_count;
-	if (scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING)
+	if ((scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING) &&
+	    answers_are_read(config.accelerate.paper_rules))
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
 	if (seen.answer == ANSWER_UNKNOWN)
 		passes_in(vm)->silent_count++;

@@ -80,7 +80,7 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 	RECORD(RECORD_WOKEN, slot, woken, {.config = limits, .seen = seen, .decision = decision});
 	if (decision.reason < WOKEN_REASON_COUNT)
 		COUNT(stats->woken[decision.reason]);
-	count_urgent(urgent_event_of_wakeup(&seen, decision.reason));
+	count_urgent(urgent_event_of_wakeup(limits.paper_rules, &seen, decision.reason));
 	if (decision.cause == CAUSE_NONE || decision.cause >= CAUSE_COUNT)
 		return;
 	if (config.dry_run) {
@@ -89,6 +89,13 @@ static __always_inline void ask_about_woken(struct task_struct *p, struct vcpu *
 		return;
 	}
 	woken_of(vcpu)->vector = decision.cause == CAUSE_LOCK_KICK ? 0 : woken_of(vcpu)->blocked_interrupt;
+	if (!woken_have_places(limits.paper_rules)) {
+		/* It is asked for once it is queued: see resume_request(). */
+		request_of(vcpu)->cause = decision.cause;
+		request_of(vcpu)->vector = woken_of(vcpu)->vector;
+		request_of(vcpu)->retry = 1;
+		return;
+	}
 	woken_of(vcpu)->cause = decision.cause;
 	if (!offer_woken(p, slot))
 		woken_of(vcpu)->cause = 0;

@@ -65,6 +65,8 @@ pub struct Machine {
     /// The kinds of waiting vCPUs ([`Waiting::kinds`]) that may be heirs of a lock, if the scheduler looks
     /// for these. While one waits it looks at what running siblings count.
     pub heir_kinds: u64,
+    /// The scheduler has the paper's rules alone.
+    pub paper_rules: bool,
     /// Interrupts may wait for a vCPU, and nobody is told of them.
     pub hides_interrupts: bool,
     /// The scheduler leaves every vCPU where it starts.
@@ -151,6 +153,7 @@ impl Machine {
             watched: true,
             critical_by: CriticalBy::Symbols,
             heir_kinds: 0,
+            paper_rules: false,
             hides_interrupts: host.kvm.as_ref().is_some_and(KvmConfig::hides_interrupts),
             never_moves: false,
             pool: PoolReport::default(),

@@ -79,6 +79,7 @@ pub fn micro() -> MicroSlicedConfig {
         micro_slice_ns: 100 * US,
         pool: PoolSize::Static { pcpus: 1 },
         mechanics: Mechanics::Paper,
+        paper_rules: false,
         grace: 10,
         call_function_ipi: true,
         patience_ns: MS,
@@ -121,6 +122,7 @@ pub fn beside() -> BesideConfig {
     BesideConfig {
         eevdf: eevdf_flat(),
         micro_slice_ns: 100 * US,
+        paper_rules: false,
         grace: 10,
         call_function_ipi: true,
         boost_percent: 1,

@@ -61,13 +61,26 @@ impl GuestLayout {
 
 impl AccelerateConfig {
     /// A runqueue limit of one per micro pCPU (section 5). No grace, no patience, no micro slices at home.
-    /// Hints from yields, reschedule IPIs and vIRQs.
-    pub const PAPER: Self =
-        Self { micro_queue_max: 1, grace_max: 0, call_function_ipi: 0, home_slices: 0, patience_ns: 0 };
+    /// Hints from yields, reschedule IPIs and vIRQs. None of the rules in [`rules`](crate::rules).
+    pub const PAPER: Self = Self {
+        micro_queue_max: 1,
+        grace_max: 0,
+        call_function_ipi: 0,
+        home_slices: 0,
+        patience_ns: 0,
+        paper_rules: 1,
+        reserved: 0,
+    };
     /// What the real scheduler does unless it is told otherwise; and the simulator's `micro`, but for the
     /// micro slices at home.
-    pub const DEFAULT: Self =
-        Self { grace_max: 10, call_function_ipi: 1, home_slices: 1, patience_ns: 1_000_000, ..Self::PAPER };
+    pub const DEFAULT: Self = Self {
+        grace_max: 10,
+        call_function_ipi: 1,
+        home_slices: 1,
+        patience_ns: 1_000_000,
+        paper_rules: 0,
+        ..Self::PAPER
+    };
 }
 
 impl PoolSizeObservation {

@@ -15,6 +15,7 @@ pub mod layout;
 pub mod queue_domain;
 pub mod recording;
 pub mod replay;
+pub mod rules;
 pub mod weights;
 
 pub use code::*;
@@ -188,6 +189,24 @@ pub fn holder_is_asked_for(by: CriticalBy, held: Held) -> bool {
     unsafe { c::holder_is_asked_for(by as u32, held as u32) != 0 }
 }
 
+/// Does the host look which siblings owe an answer?
+pub fn answers_are_read(config: &AccelerateConfig) -> bool {
+    // SAFETY: a plain value.
+    unsafe { c::answers_are_read(config.paper_rules) != 0 }
+}
+
+/// Have woken vCPUs a place of their own at each micro pCPU?
+pub fn woken_have_places(config: &AccelerateConfig) -> bool {
+    // SAFETY: a plain value.
+    unsafe { c::woken_have_places(config.paper_rules) != 0 }
+}
+
+/// Is a request with this cause refused while its VM is ahead of the first that waits?
+pub fn vm_ahead_is_refused(config: &AccelerateConfig, cause: Cause) -> bool {
+    // SAFETY: plain values.
+    unsafe { c::vm_ahead_is_refused(config.paper_rules, cause as u32) != 0 }
+}
+
 /// Is this yield a hint that a sibling needs a micro slice, and which one? (`policy/accelerate.h`, paper
 /// 4.1-4.2)
 pub fn decide_on_yield(seen: &YieldObservation) -> YieldDecision {
@@ -275,21 +294,30 @@ pub fn step_pool_size(
 }
 
 /// What Algorithm 1 counts a yield as (`policy/urgent_events.h`).
-pub fn urgent_event_of_yield(decision: &YieldDecision) -> UrgentEvent {
-    // SAFETY: plain values.
-    UrgentEvent::of(unsafe { c::urgent_event_of_yield(decision.cause.value()) })
+pub fn urgent_event_of_yield(seen: &YieldObservation, decision: &YieldDecision) -> UrgentEvent {
+    // SAFETY: the pointer comes from a reference.
+    UrgentEvent::of(unsafe { c::urgent_event_of_yield(seen, decision.cause.value()) })
 }
 
 /// What Algorithm 1 counts an interrupt of this kind as.
-pub fn urgent_event_of_interrupt(kind: Code<InterruptKind>, decision: &InterruptDecision) -> UrgentEvent {
+pub fn urgent_event_of_interrupt(
+    config: &AccelerateConfig,
+    kind: Code<InterruptKind>,
+    decision: &InterruptDecision,
+) -> UrgentEvent {
+    let (kind, reason) = (kind.value(), decision.reason.value());
     // SAFETY: plain values.
-    UrgentEvent::of(unsafe { c::urgent_event_of_interrupt(kind.value(), decision.reason.value()) })
+    UrgentEvent::of(unsafe { c::urgent_event_of_interrupt(config.paper_rules, kind, reason) })
 }
 
 /// What Algorithm 1 counts a woken vCPU as that has to wait.
-pub fn urgent_event_of_wakeup(seen: &WokenObservation, decision: &WokenDecision) -> UrgentEvent {
+pub fn urgent_event_of_wakeup(
+    config: &AccelerateConfig,
+    seen: &WokenObservation,
+    decision: &WokenDecision,
+) -> UrgentEvent {
     // SAFETY: the pointer comes from a reference.
-    UrgentEvent::of(unsafe { c::urgent_event_of_wakeup(seen, decision.reason.value()) })
+    UrgentEvent::of(unsafe { c::urgent_event_of_wakeup(config.paper_rules, seen, decision.reason.value()) })
 }
 
 /// What Algorithm 1 counts a stop as after which a vCPU is asked for because of this.

@@ -49,14 +49,17 @@ impl UrgentEvents {
     /// `so_far`: by the records up to here.
     fn count(&mut self, so_far: &mut PoolSizeObservation, kind: RecordKind, record: &Record) {
         let event = match kind {
-            RecordKind::Yield => urgent_event_of_yield(&record.payload_as::<YieldRecord>().decision),
+            RecordKind::Yield => {
+                let it: YieldRecord = record.payload_as();
+                urgent_event_of_yield(&it.seen, &it.decision)
+            }
             RecordKind::Interrupt => {
                 let it: InterruptRecord = record.payload_as();
-                urgent_event_of_interrupt(it.seen.kind, &it.decision)
+                urgent_event_of_interrupt(&it.config, it.seen.kind, &it.decision)
             }
             RecordKind::Woken => {
                 let it: WokenRecord = record.payload_as();
-                urgent_event_of_wakeup(&it.seen, &it.decision)
+                urgent_event_of_wakeup(&it.config, &it.seen, &it.decision)
             }
             RecordKind::PoolSize => {
                 let step: PoolSizeRecord = record.payload_as();

@@ -135,7 +135,7 @@ pub struct Run {
     /// Length of a micro slice [default: 100]
     #[arg(long, value_name = "US")]
     micro_slice_us: Option<u64>,
-    /// microslice, coordinated: length of a turn [default: 10000]
+    /// microslice, coordinated: length of a turn [default: 10000; by the paper's rules 30000]
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a

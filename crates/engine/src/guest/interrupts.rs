@@ -73,6 +73,9 @@ impl Simulation<'_> {
     pub(crate) fn send_interrupt(&mut self, vcpu: VcpuId, bit: u8, kind: InterruptKind) {
         let is_posted =
             kind == InterruptKind::Virq && self.config.host.kvm.as_ref().is_some_and(|kvm| kvm.devices_post);
+        if kind == InterruptKind::Virq && !is_posted {
+            self.scheduler.device_interrupt();
+        }
         self.raise(vcpu, bit, Some(WokenBy::Interrupt(kind)).filter(|_| !is_posted));
     }
 

@@ -21,6 +21,7 @@ mod error;
 mod host;
 mod kernel;
 mod library;
+mod paper_rules;
 mod policy;
 mod reader;
 mod task;

@@ -5,7 +5,7 @@ use super::library::{Library, Shelf};
 use super::reader::{self, TableReader};
 use super::tree::{self, Node, NodeValue};
 use super::units;
-use super::{bounds, delay};
+use super::{bounds, delay, paper_rules};
 use microslice_model::config::{
     BesideConfig, CfsConfig, Coordination, CreditConfig, EevdfConfig, FairSharePool, HolderRules, Mechanics,
     MicroSlicedConfig, NormalPoolKind, PoolSize, ReschedCo, SchedulerKind, StrideConfig,
@@ -20,7 +20,7 @@ const SIZED: [&str; 3] = ["microslice", "micro", "micro-xen"];
 /// The policy whose name may end in `:paper`, for the paper's rules: no grace, no boosts by call-function
 /// IPIs.
 const BESIDE: &str = "beside";
-const PAPER: &str = "paper";
+pub(super) const PAPER: &str = "paper";
 
 /// Slices and ticks of nanoseconds would do nothing else than switch.
 const TIME_NS: RangeInclusive<u64> = 1_000..=units::HOUR_NS;
@@ -120,6 +120,7 @@ const SCHEDULERS: [Row; 8] = [
             "ratelimit_yields",
             "normal_pool",
             "domain",
+            "rules",
             "mechanics",
             "micro_slice",
             "pool",
@@ -208,7 +209,8 @@ pub fn read(node: &Node, pcpus: usize) -> Result<SchedulerKind, ScenarioError> {
         return Err(ScenarioError::new(&name_node.place, cause));
     };
     let keys = [&["scheduler"], *keys, &delay::KEYS].concat();
-    let policy = TableReader::open(node, "a policy", &keys).and_then(|table| read(&table, pcpus));
+    let ruled = paper_rules::applied(node)?;
+    let policy = TableReader::open(&ruled, "a policy", &keys).and_then(|table| read(&table, pcpus));
     policy.map_err(|error| blame_scheduler(node, name_node, error))
 }
 
@@ -240,6 +242,7 @@ fn read_micro_sliced(table: &TableReader<'_>, pcpus: usize) -> Result<SchedulerK
         micro_slice_ns,
         pool: read_pool(table, pcpus)?,
         mechanics: read_mechanics(table)?,
+        paper_rules: paper_rules::are_on(table)?,
         grace: read_grace(table)?,
         call_function_ipi: read_call_function_ipi(table)?,
         patience_ns: read_patience(table)?,
@@ -301,7 +304,7 @@ fn read_domain(table: &TableReader<'_>) -> Result<QueueDomain, ScenarioError> {
 
 /// Of two values that don't go together the one that the command line brought, as files go together: else the
 /// first.
-fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
+pub(super) fn blamed<'n>(first: &'n Node, second: Option<&'n Node>) -> &'n Place {
     let brought = [Some(first), second].into_iter().flatten().find(|node| node.place.is_command_line());
     &brought.unwrap_or(first).place
 }
@@ -346,6 +349,7 @@ fn read_beside(table: &TableReader<'_>, _: usize) -> Result<SchedulerKind, Scena
     Ok(SchedulerKind::Beside(BesideConfig {
         eevdf: EevdfConfig { groups: table.boolean("groups")?.unwrap_or(false), ..read_eevdf(table)? },
         micro_slice_ns,
+        paper_rules: !is_the_projects,
         grace: table.integer("grace", 0..=100)?.map_or(rules.grace_max, |grace| grace as u32),
         call_function_ipi: table.boolean("call_function_ipi")?.unwrap_or(rules.call_function_ipi != 0),
         boost_percent,
@@ -502,22 +506,24 @@ fn read_patience(table: &TableReader<'_>) -> Result<u64, ScenarioError> {
 /// micro slice.
 fn of_fair_share(table: &TableReader<'_>, key: &str) -> Result<bool, ScenarioError> {
     let can = matches!(read_normal_pool(table)?, NormalPoolKind::FairShare(_));
+    let usual = can && !paper_rules::are_on(table)?;
     let does = table.boolean(key)?;
     match table.get(key) {
         Some(node) if !can && does == Some(true) => {
             let cause = format!("`{key}` is false with the normal pool `credit`");
             Err(ScenarioError::new(blamed(node, table.get("normal_pool")), cause))
         }
-        _ => Ok(does.unwrap_or(can)),
+        _ => Ok(does.unwrap_or(usual)),
     }
 }
 
 /// What holds for what the policy leaves open.
 fn rules_of(table: &TableReader<'_>) -> Result<AccelerateConfig, ScenarioError> {
-    Ok(if is_prototype(table)? { AccelerateConfig::PAPER } else { AccelerateConfig::DEFAULT })
+    let are_the_papers = is_prototype(table)? || paper_rules::are_on(table)?;
+    Ok(if are_the_papers { AccelerateConfig::PAPER } else { AccelerateConfig::DEFAULT })
 }
 
-fn is_prototype(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
+pub(super) fn is_prototype(table: &TableReader<'_>) -> Result<bool, ScenarioError> {
     Ok(read_mechanics(table)? == Mechanics::XenPrototype)
 }
 
@@ -559,6 +565,7 @@ fn read_algorithm(
     interval: impl Fn(&TableReader<'_>, &str) -> Result<u64, ScenarioError>,
 ) -> Result<PoolSize, ScenarioError> {
     let most = most_micro_pcpus(pcpus);
+    let usual = if paper_rules::are_on(table)? { PoolSizeConfig::PAPER } else { PoolSizeConfig::DEFAULT };
     Ok(PoolSize::Auto {
         // By default a quarter of the pCPUs, as the paper's 3 of 12, and as `microslice run` does.
         limit: table.integer("pool_limit", 0..=most)?.unwrap_or((pcpus as u64).div_ceil(4).min(most))
@@ -567,9 +574,9 @@ fn read_algorithm(
         epoch_interval_ns: interval(table, "epoch_interval")?,
         second_looks: table
             .integer("second_looks", 0..=1_000_000)?
-            .map_or(PoolSizeConfig::DEFAULT.second_looks, |looks| looks as u32),
+            .map_or(usual.second_looks, |looks| looks as u32),
         grow_when_busy_percent: table
             .parsed("grow_when_busy", units::percent)?
-            .unwrap_or(PoolSizeConfig::DEFAULT.grow_when_busy_percent),
+            .unwrap_or(usual.grow_when_busy_percent),
     })
 }

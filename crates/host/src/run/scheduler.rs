@@ -303,7 +303,7 @@ fn run_config(host: &Host, settings: &Settings, choice: SchedulerChoice) -> Resu
         micro_slice_ns: settings.micro_slice_us * 1000,
         others_slice_ns: OTHERS_SLICE_NS,
         accelerate: settings.accelerate_config(),
-        fair_share: FairShareConfig::with_slice(settings.slice_us * 1000),
+        fair_share: FairShareConfig::with_slice(settings.turn_us() * 1000),
         pool_size: settings.pool_size_config(limit),
         urgent: settings.urgent_config(),
         delay: settings.delay_config(choice == SchedulerChoice::Microslice),

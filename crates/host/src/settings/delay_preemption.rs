@@ -91,8 +91,8 @@ impl Settings {
         if window_us < WINDOW_US_MIN {
             return refused(WINDOW, format!(" {window_us}: a window shorter than {WINDOW_US_MIN} us"));
         }
-        if window_us > self.slice_us {
-            let turn = format!("which is {} us ({})", self.slice_us, self.called("slice-us"));
+        if window_us > self.turn_us() {
+            let turn = format!("which is {} us ({})", self.turn_us(), self.called("slice-us"));
             return refused(WINDOW, format!(" {window_us}: a window longer than a turn, {turn}"));
         }
         if self.delay_look_us > window_us && self.is_said("delay-look-us") {

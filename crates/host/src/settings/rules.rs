@@ -4,14 +4,13 @@
 use crate::HostError;
 use crate::settings::Settings;
 use crate::settings::max_wait::MaxWait;
-use microslice_policy::{AccelerateConfig, Coded, CriticalBy, PoolSizeConfig};
+use microslice_policy::{AccelerateConfig, Coded, CriticalBy, FairShareConfig, PoolSizeConfig};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
-    /// With grace, patience, lending, micro slices at home, acceleration by call-function IPIs alone, and a
-    /// pool that is looked at again and grows by demand.
+    /// With those of `microslice_policy::rules`.
     Project,
-    /// Without any of these.
+    /// Without any of these that can be off.
     Paper,
 }
 
@@ -67,6 +66,14 @@ impl Settings {
         // reserved.
         let grow_when_busy_percent = if self.dry_run { 0 } else { rules.grow_when_busy_percent };
         PoolSizeConfig { limit, grow_when_busy_percent, ..rules }
+    }
+
+    /// The length of a turn: the paper's is Xen's, unless one was said.
+    pub(crate) fn turn_us(&self) -> u64 {
+        match self.rules {
+            Rules::Paper if !self.is_said("slice-us") => FairShareConfig::PAPER.slice_ns / 1000,
+            _ => self.slice_us,
+        }
     }
 
     /// How long vCPUs may wait: the paper bounds no waits, nor do schedulers of ours unless they are told.
@@ -127,6 +134,43 @@ mod tests {
         assert_eq!(paper.delay_config(true).window_ns, 0, "no grace");
         assert!(!paper.rules.lends() && Settings::default().rules.lends());
         assert_eq!([paper.max_wait(), Settings::default().max_wait()], [MaxWait::None, MaxWait::Auto]);
+    }
+
+    /// What a run does about the rule of that key.
+    fn ruled(settings: &Settings, key: &str) -> String {
+        let (rules, pool) = (settings.accelerate_config(), settings.pool_size_config(3));
+        match key {
+            "call_function_ipi" => rules.call_function_ipi.to_string(),
+            "patience" => rules.patience_ns.to_string(),
+            "lend" => settings.rules.lends().to_string(),
+            "home_slices" => rules.home_slices.to_string(),
+            "grace" => format!("{} {}", rules.grace_max, settings.delay_config(true).window_ns),
+            "second_looks" => pool.second_looks.to_string(),
+            "grow_when_busy" => pool.grow_when_busy_percent.to_string(),
+            "slice" => settings.turn_us().to_string(),
+            "max_wait" => {
+                format!("{:?}", Settings { scheduler: None, ..settings.clone() }.max_wait())
+            }
+            "woken" => settings.rules.boosts_woken().to_string(),
+            "critical_by" => {
+                let counter = Settings { critical_by: CriticalBy::Counter, ..settings.clone() };
+                counter.check().is_ok().to_string()
+            }
+            other => panic!("{other}: a rule that nothing here configures"),
+        }
+    }
+
+    #[test]
+    fn each_value_of_the_table_is_another_by_the_papers_rules() {
+        let project = Settings::of_microslice();
+        let paper = Settings { rules: Rules::Paper, ..project.clone() };
+        for key in microslice_policy::rules::keys() {
+            assert_ne!(ruled(&project, key), ruled(&paper, key), "{key}");
+        }
+        assert_eq!(paper.accelerate_config().paper_rules, 1, "and the word is said");
+        let mut said = Settings { slice_us: 5000, ..paper };
+        said.flags_given.insert("slice-us".into());
+        assert_eq!(said.turn_us(), 5000, "whoever says a length has it");
     }
 
     #[test]

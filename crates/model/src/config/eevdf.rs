@@ -29,6 +29,9 @@ pub struct EevdfConfig {
 pub struct BesideConfig {
     pub eevdf: EevdfConfig,
     pub micro_slice_ns: u64,
+    /// What no value below turns off is as in the paper's text (`microslice_policy::rules`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paper_rules: bool,
     /// Boosts in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI boosts its recipient at once, not only when its sender yields.

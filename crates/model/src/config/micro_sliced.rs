@@ -10,6 +10,9 @@ pub struct MicroSlicedConfig {
     pub micro_slice_ns: u64,
     pub pool: PoolSize,
     pub mechanics: Mechanics,
+    /// What no value below turns off is as in the paper's text (`microslice_policy::rules`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paper_rules: bool,
     /// Micro slices in a row for a vCPU that stops at a bad moment; 0: the paper's rules.
     pub grace: u32,
     /// A call-function IPI accelerates its recipient at once, not only when its sender yields.

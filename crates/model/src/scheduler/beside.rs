@@ -44,15 +44,17 @@ const HELPERS: usize = 1;
 impl<Fair: FairClass> Beside<Fair> {
     pub fn new(fair: Fair, config: &BesideConfig, costs: &BoostCosts, machine: &mut Machine) -> Self {
         machine.choices_cost = true;
-        let mut answers = Answers::new(true);
+        let rules = AccelerateConfig {
+            grace_max: config.grace,
+            call_function_ipi: u32::from(config.call_function_ipi),
+            paper_rules: u32::from(config.paper_rules),
+            ..AccelerateConfig::PAPER
+        };
+        let mut answers = Answers::new(&rules, true);
         answers.set_pool_size(HELPERS);
         Self {
             fair,
-            rules: AccelerateConfig {
-                grace_max: config.grace,
-                call_function_ipi: u32::from(config.call_function_ipi),
-                ..AccelerateConfig::PAPER
-            },
+            rules,
             answers,
             boosts: Boosts::new(config, costs, machine),
             holders: Holders::new(&config.holders, machine),

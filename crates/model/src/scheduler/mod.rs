@@ -71,6 +71,8 @@ pub trait Scheduler: TurnEnds {
     fn ipi(&mut self, _machine: &mut Machine, _from: VcpuId, _to: VcpuId, _kind: IpiKind) {}
     /// `vcpu` has handled a call-function interrupt; whether another one waits for it already.
     fn acknowledged(&mut self, _machine: &Machine, _vcpu: VcpuId, _another_waits: bool) {}
+    /// A device's interrupt was sent, and the host saw it, whatever its recipient does.
+    fn device_interrupt(&mut self) {}
     /// An interrupt was sent to `vcpu`, which waits for a pCPU.
     fn interrupt(&mut self, _machine: &mut Machine, _vcpu: VcpuId, _kind: InterruptKind) {}
     /// `vcpu` was blocked, was woken by this, and waits for a pCPU all the same: `wake` found it none.

@@ -44,9 +44,24 @@ fn started(seen: &YieldObservation) -> (PassScope, Cause, YieldReason) {
 #[test]
 fn a_spinner_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
     let refused = SpinnerObservation { refused_count: 1, answers_known: 1, ..SPINNING };
-    let decide = |seen: &SpinnerObservation| decide_on_spinner(&AccelerateConfig::PAPER, seen);
+    let config = AccelerateConfig { patience_ns: 0, ..AccelerateConfig::DEFAULT };
+    let decide = |seen: &SpinnerObservation| decide_on_spinner(&config, seen);
     assert_eq!(decide(&refused), SpinnerDecision::Yields);
     assert_eq!(decide(&SpinnerObservation { helped_count: 1, ..refused }), SpinnerDecision::KeepsSpinning);
+}
+
+#[test]
+fn by_the_papers_rules_a_lock_takes_all_in_critical_code() {
+    let seen = YieldObservation { paper_rules: 1, ..a_yield(YieldCause::Ple, GuestClass::LockWaiter) };
+    assert_eq!(started(&seen), (PassScope::AllCritical, Cause::LockYield, YieldReason::StartsPass));
+    for class in GuestClass::ALL {
+        let sibling = SiblingObservation { requested_count: 5, ..preempted_sibling(*class) };
+        let wanted = CRITICAL.contains(class);
+        let expected = if wanted { SiblingDecision::Request } else { SiblingDecision::NotCritical };
+        assert_eq!(decide_on_sibling(PassScope::AllCritical, &sibling), expected, "{class}");
+    }
+    let yielded = SiblingObservation { preempted: 0, yielded: 1, ..preempted_sibling(CRITICAL[0]) };
+    assert_eq!(decide_on_sibling(PassScope::AllCritical, &yielded), SiblingDecision::Yielded);
 }
 
 #[test]
@@ -229,8 +244,10 @@ fn only_one_pass_at_a_time_walks_a_vm() {
 fn after_spinning_for_long(seen: SpinnerObservation) -> SpinnerDecision {
     let seen = SpinnerObservation { spun_ns: 1_000_000, ..seen };
     let decision = decide_on_spinner(&AccelerateConfig::DEFAULT, &seen);
-    let paper = decide_on_spinner(&AccelerateConfig::PAPER, &SpinnerObservation { spun_ns: 0, ..seen });
-    assert_eq!(decision, paper, "the paper knows no patience");
+    let impatient = AccelerateConfig { patience_ns: 0, ..AccelerateConfig::DEFAULT };
+    let without = decide_on_spinner(&impatient, &SpinnerObservation { spun_ns: 0, ..seen });
+    assert_eq!(decision, without, "nothing else is left of patience");
+    assert_eq!(decide_on_spinner(&AccelerateConfig::PAPER, &seen), SpinnerDecision::Yields, "section 5");
     decision
 }
 
@@ -528,7 +545,7 @@ proptest! {
     ) {
         let seen = YieldObservation {
             cause: Code::raw(cause), guest_class: Code::raw(class), interrupts_enabled: irqs,
-            micro_pcpu_count: pool, pass_active: active, reserved: 0,
+            micro_pcpu_count: pool, pass_active: active, paper_rules: 0,
         };
         let (scope, cause, reason) = started(&seen);
         prop_assert_eq!(scope != PassScope::None, reason == YieldReason::StartsPass);
@@ -539,7 +556,7 @@ proptest! {
 
     #[test]
     fn only_runnable_siblings_are_requested_and_a_lock_pass_requests_at_most_one(
-        scope in 0usize..4, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10, 0u32..4), 0..64),
+        scope in 0usize..5, states in proptest::collection::vec((0u32..6, 0u32..2, 0u32..2, 0u32..10, 0u32..4), 0..64),
     ) {
         let scope = PassScope::ALL[scope];
         let mut requested_count = 0;

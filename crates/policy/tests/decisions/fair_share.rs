@@ -314,8 +314,9 @@ proptest! {
 
 #[test]
 fn a_spinner_yields_only_to_an_heir_that_may_come() {
-    let may_come =
-        |is_queued, affinity_allows| heir_may_come(&YieldHeirObservation { is_queued, affinity_allows });
+    let may_come = |is_queued, affinity_allows| {
+        heir_may_come(&YieldHeirObservation { is_queued, affinity_allows, paper_rules: 0 })
+    };
     assert_eq!([may_come(1, 1), may_come(1, 0), may_come(0, 1)], [true, false, false]);
 }
 

@@ -67,11 +67,12 @@ fn a_recipient_whose_turn_is_next_keeps_it() {
     let waits = an_interrupt(InterruptKind::IpiReschedule, VcpuState::Runnable);
     let first = InterruptObservation { recipient_goes_first: 1, ..waits };
     assert_eq!(on_interrupt(&waits).1, InterruptReason::Requests);
-    assert_eq!(on_interrupt(&first), (Cause::None, InterruptReason::RecipientGoesFirst));
+    let reason = |config, seen| decide_on_interrupt(config, seen).reason.get();
+    assert_eq!(reason(&AccelerateConfig::DEFAULT, &first), Some(InterruptReason::RecipientGoesFirst));
+    assert_eq!(on_interrupt(&first), (Cause::ReschedIpi, InterruptReason::Requests), "in the paper");
     let call = InterruptObservation { kind: InterruptKind::IpiCallFunction.into(), ..first };
-    let config = AccelerateConfig { call_function_ipi: 1, ..AccelerateConfig::PAPER };
-    let reason = decide_on_interrupt(&config, &call).reason.get();
-    assert_eq!(reason, Some(InterruptReason::Requests), "somebody spins for the answer");
+    let called = reason(&AccelerateConfig::DEFAULT, &call);
+    assert_eq!(called, Some(InterruptReason::Requests), "somebody spins for the answer");
 }
 
 #[test]
@@ -161,7 +162,7 @@ proptest! {
         kind in 0u32..8, state in 0u32..8, pool in 0u32..3, known in 0u32..2, first in 0u32..2,
         call_function_ipi in 0u32..2,
     ) {
-        let config = AccelerateConfig { call_function_ipi, ..AccelerateConfig::PAPER };
+        let config = AccelerateConfig { call_function_ipi, paper_rules: 0, ..AccelerateConfig::PAPER };
         let seen = InterruptObservation {
             kind: Code::raw(kind), recipient_state: Code::raw(state), micro_pcpu_count: pool, guest_known: known,
             recipient_goes_first: first, reserved: 0,

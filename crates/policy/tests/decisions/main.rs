@@ -16,5 +16,6 @@ mod pay_back;
 mod pool_size;
 mod queue_domain;
 mod replay;
+mod rules;
 mod urgent_events;
 mod vm_owner;

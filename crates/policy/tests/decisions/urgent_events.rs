@@ -6,14 +6,15 @@ use microslice_policy::*;
 fn of_yield(cause: YieldCause, class: GuestClass, interrupts_enabled: u32) -> [UrgentEvent; 3] {
     // Without a micro pool, with one, and while another pass is made.
     [(0, 0), (1, 0), (1, 1)].map(|(micro_pcpu_count, pass_active)| {
-        urgent_event_of_yield(&decide_on_yield(&YieldObservation {
+        let seen = YieldObservation {
             cause: cause.into(),
             guest_class: class.into(),
             interrupts_enabled,
             micro_pcpu_count,
             pass_active,
-            reserved: 0,
-        }))
+            paper_rules: 0,
+        };
+        urgent_event_of_yield(&seen, &decide_on_yield(&seen))
     })
 }
 
@@ -46,7 +47,7 @@ fn of_interrupt(kind: InterruptKind, seen: InterruptObservation) -> [UrgentEvent
 fn by_rules(config: &AccelerateConfig, kind: InterruptKind, seen: InterruptObservation) -> [UrgentEvent; 2] {
     [0, 1].map(|micro_pcpu_count| {
         let seen = InterruptObservation { kind: kind.into(), micro_pcpu_count, ..seen };
-        urgent_event_of_interrupt(seen.kind, &decide_on_interrupt(config, &seen))
+        urgent_event_of_interrupt(config, seen.kind, &decide_on_interrupt(config, &seen))
     })
 }
 
@@ -94,7 +95,8 @@ fn a_wake_up_is_urgent_if_a_device_interrupt_is_its_reason() {
     let of_wakeup = |seen: WokenObservation| {
         [0, 1].map(|micro_pcpu_count| {
             let seen = WokenObservation { micro_pcpu_count, ..seen };
-            urgent_event_of_wakeup(&seen, &decide_on_woken(&AccelerateConfig::DEFAULT, &seen))
+            let config = AccelerateConfig::DEFAULT;
+            urgent_event_of_wakeup(&config, &seen, &decide_on_woken(&config, &seen))
         })
     };
     let virq = WokenObservation {

@@ -2,6 +2,7 @@
 //! Here those of its baseline; those of its own scheduler in `coordination.rs` and `parameters.rs`.
 
 mod coordination;
+mod delayed_ipis;
 mod parameters;
 mod plots;
 
@@ -67,7 +68,7 @@ impl Study for Asplos13 {
     }
 
     fn groups_without_numbers(&self) -> &'static [&'static str] {
-        &["figure7b", "figure7c", "figure9"]
+        &["figure7b", "figure7c", "figure9", "figure12"]
     }
 
     fn unit(&self, id: &str) -> &'static str {
@@ -97,6 +98,7 @@ impl Study for Asplos13 {
                 [each(&all, solo), each(&all, corun)].concat()
             }
             "section3" => each(&OF_FUTEX, corun),
+            "figure12" => delayed_ipis::experiments(),
             _ => coordination::experiments_of(group),
         }
     }
@@ -131,7 +133,8 @@ impl Study for Asplos13 {
         let amplified = COMMUNICATING.iter().map(|program| amplification_shape(runs, program, true));
         let silent = SILENT.iter().map(|program| amplification_shape(runs, program, false));
         let causes = COMMUNICATING.iter().map(|program| cause_shape(runs, program));
-        amplified.chain(silent).chain(causes).chain(coordination::shapes(runs)).collect()
+        let coordinated = coordination::shapes(runs).into_iter().chain(delayed_ipis::shapes(runs));
+        amplified.chain(silent).chain(causes).chain(coordinated).collect()
     }
 
     fn draw(&self, page: &mut Page, reproduction: &Reproduction) {

@@ -3,8 +3,8 @@
 
 use super::*;
 use microslice_model::config::{
-    BoostCosts, Duration, FairSharePool, InterruptMode, MicroSlicedConfig, NormalPoolKind, PleConfig,
-    QueueLockCosts, ReschedCo, US, VmKnobs,
+    BesideConfig, BoostCosts, Duration, FairSharePool, InterruptMode, MicroSlicedConfig, NormalPoolKind,
+    PleConfig, PoolSize, QueueLockCosts, ReschedCo, US, VmKnobs,
 };
 use microslice_policy::{AccelerateConfig, FairShareConfig, PoolSizeConfig};
 
@@ -40,6 +40,69 @@ fn micro_has_the_real_schedulers_rules_and_the_prototype_the_papers() {
     assert_eq!(rules_of("micro:2", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("microslice:1", &[]).unwrap(), words(AccelerateConfig::DEFAULT));
     assert_eq!(rules_of("micro-xen", &[]).unwrap(), words(AccelerateConfig::PAPER));
+}
+
+fn beside(policy: &str) -> BesideConfig {
+    let overrides = Overrides { policy: Some(policy.to_owned()), settings: Vec::new(), seed: None };
+    match parse("small.toml", SMALL, &overrides).unwrap().config.scheduler {
+        SchedulerKind::Beside(beside) => beside,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a policy does about the rule of that key. `rules`: what follows its name.
+fn ruled(rules: &str, key: &str) -> String {
+    let micro = micro_sliced(&format!("microslice{rules}"), &[]).unwrap();
+    let PoolSize::Auto { second_looks, grow_when_busy_percent, .. } = micro.pool else { panic!("{micro:?}") };
+    match key {
+        "call_function_ipi" => micro.call_function_ipi.to_string(),
+        "patience" => micro.patience_ns.to_string(),
+        "lend" => micro.lends.to_string(),
+        "home_slices" => micro.home_slices.to_string(),
+        "grace" => micro.grace.to_string(),
+        "second_looks" => second_looks.to_string(),
+        "grow_when_busy" => grow_when_busy_percent.to_string(),
+        "slice" => format!("{:?}", micro.normal),
+        "max_wait" => beside(&format!("beside{rules}")).max_wait_ns.to_string(),
+        "woken" => beside(&format!("beside{rules}")).woken.to_string(),
+        "critical_by" => {
+            micro_sliced(&format!("microslice{rules}+critical_by=counter"), &[]).is_ok().to_string()
+        }
+        other => panic!("{other}: a rule that nothing here configures"),
+    }
+}
+
+#[test]
+fn each_value_of_the_table_is_another_by_the_papers_rules() {
+    for key in microslice_policy::rules::keys() {
+        assert_ne!(ruled("", key), ruled("+rules=paper", key), "{key}");
+    }
+    let word = |policy| micro_sliced(policy, &[]).unwrap().paper_rules;
+    assert!(
+        word("microslice+rules=paper") && word("micro:2+rules=paper") && beside("beside:paper").paper_rules
+    );
+    assert!(!word("microslice+rules=project") && !word("micro-xen") && !beside("beside").paper_rules);
+}
+
+#[test]
+fn whoever_says_a_rule_with_the_papers_is_refused() {
+    let said =
+        |policy| micro_sliced(policy, &[]).map(|micro| micro.normal).map_err(|error| error.to_string());
+    assert_eq!(
+        said("micro+rules=paper+patience=1 ms").unwrap_err(),
+        "--policy: +patience: `patience` is of the project's rules alone"
+    );
+    assert_eq!(
+        said("micro-xen+rules=paper").unwrap_err(),
+        "--policy: +rules: mechanics `xen-prototype` has rules of its own"
+    );
+    assert_eq!(said("micro+rules=paper"), said("micro"), "its turns are the paper's anyway");
+    let NormalPoolKind::FairShare(pool) = said("microslice+rules=paper").unwrap() else { panic!("credit") };
+    assert_eq!(pool.slice_ns, FairShareConfig::PAPER.slice_ns);
+    let NormalPoolKind::FairShare(pool) = said("microslice+rules=paper+slice=5 ms").unwrap() else {
+        panic!("credit")
+    };
+    assert_eq!(pool.slice_ns, 5_000_000, "whoever says a length has it");
 }
 
 #[test]

@@ -240,6 +240,7 @@ impl<H: Hooks> FairShare<H> {
         let seen = YieldHeirObservation {
             is_queued: is_queued.into(),
             affinity_allows: machine.allows(heir, pcpu).into(),
+            paper_rules: machine.paper_rules.into(),
         };
         policy::heir_may_come(&seen)
     }

@@ -3,13 +3,14 @@
 use crate::machine::{HostVcpu, Kind, WAITING_KINDS};
 use microslice_policy as policy;
 use microslice_policy::{
-    PassScope, SiblingAnswer, SiblingDecision, SiblingObservation, UrgentEvent, YieldCause, YieldDecision,
-    YieldObservation,
+    AccelerateConfig, PassScope, SiblingAnswer, SiblingDecision, SiblingObservation, UrgentEvent, YieldCause,
+    YieldDecision, YieldObservation,
 };
 use policy::Coded;
 
 /// All of them.
 pub struct Answers {
+    paper_rules: u32,
     siblings: SiblingAnswers,
     short_cuts: [Option<ShortCut>; SCOPES.len()],
     yields: YieldAnswers,
@@ -19,18 +20,20 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// For a host without a micro pool so far. `known`: it can see which siblings owe an answer.
-    pub fn new(known: bool) -> Self {
-        let siblings = SiblingAnswers::new(known);
+    /// For a host without a micro pool so far. `known`: it can see which siblings owe an answer, if its
+    /// rules look.
+    pub fn new(rules: &AccelerateConfig, known: bool) -> Self {
+        let siblings = SiblingAnswers::new(known && policy::answers_are_read(rules));
         let short_cuts = SCOPES.map(|scope| ShortCut::new(&siblings, scope));
         let stranded = (0..WAITING_KINDS).filter(|&kind| is_stranded(Kind::of_number(kind)));
         let stranded_kinds = stranded.fold(0, |mask, kind| mask | 1 << kind);
-        Self { siblings, short_cuts, yields: YieldAnswers::new(0), stranded_kinds }
+        let paper_rules = rules.paper_rules;
+        Self { paper_rules, siblings, short_cuts, yields: YieldAnswers::new(paper_rules, 0), stranded_kinds }
     }
 
     /// The micro pool has so many pCPUs from now on.
     pub fn set_pool_size(&mut self, micro_pcpus: usize) {
-        self.yields = YieldAnswers::new(micro_pcpus);
+        self.yields = YieldAnswers::new(self.paper_rules, micro_pcpus);
     }
 
     /// What this host sees of a vCPU that owes an answer, or owes none.
@@ -81,8 +84,13 @@ struct SiblingAnswers {
     known: bool,
 }
 
-const SCOPES: [PassScope; 4] =
-    [PassScope::None, PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
+const SCOPES: [PassScope; 5] = [
+    PassScope::None,
+    PassScope::OneCritical,
+    PassScope::AllPreempted,
+    PassScope::AllOwing,
+    PassScope::AllCritical,
+];
 const STATES: usize = policy::VcpuState::ALL.len();
 const CLASSES: usize = policy::GuestClass::ALL.len();
 
@@ -188,7 +196,7 @@ impl ShortCut {
 struct YieldAnswers(Vec<(YieldDecision, UrgentEvent)>);
 
 impl YieldAnswers {
-    fn new(micro_pcpu_count: usize) -> Self {
+    fn new(paper_rules: u32, micro_pcpu_count: usize) -> Self {
         let causes = 0..YieldCause::ALL.len() as u32;
         let seen = causes.flat_map(|cause| {
             (0..CLASSES as u32).flat_map(move |class| {
@@ -198,12 +206,15 @@ impl YieldAnswers {
                     interrupts_enabled,
                     micro_pcpu_count: micro_pcpu_count as u32,
                     pass_active: 0,
-                    reserved: 0,
+                    paper_rules,
                 })
             })
         });
-        let decisions = seen.map(|seen| policy::decide_on_yield(&seen));
-        Self(decisions.map(|decision| (decision, policy::urgent_event_of_yield(&decision))).collect())
+        let answered = seen.map(|seen| {
+            let decision = policy::decide_on_yield(&seen);
+            (decision, policy::urgent_event_of_yield(&seen, &decision))
+        });
+        Self(answered.collect())
     }
 
     #[inline]

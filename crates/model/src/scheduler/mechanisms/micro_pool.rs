@@ -236,7 +236,9 @@ impl<Normal: Core> MicroSliced<Normal> {
 
     /// Moves a waiting vCPU of the normal pool to a pCPU that has a micro slice for it, if there is one.
     pub(super) fn accelerate(&mut self, machine: &mut Machine, vcpu: VcpuId, cause: Cause) -> Request {
-        if self.normal.is_ahead_of_waiting_vcpus(machine, vcpu) {
+        if policy::vm_ahead_is_refused(&self.rules, cause)
+            && self.normal.is_ahead_of_waiting_vcpus(machine, vcpu)
+        {
             machine.pool.count_failed_pulls(cause, FailedPull::VmAhead, 1);
             return Request::VmAhead;
         }

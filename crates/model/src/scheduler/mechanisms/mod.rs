@@ -82,19 +82,22 @@ impl<Normal: Core> MicroSliced<Normal> {
     pub fn new(config: MicroSlicedConfig, normal: Normal, in_windows: bool, machine: &mut Machine) -> Self {
         let is_prototype = config.mechanics == Mechanics::XenPrototype;
         let pool = MicroPool::new(config.micro_slice_ns, machine);
+        let rules = AccelerateConfig {
+            grace_max: config.grace,
+            call_function_ipi: u32::from(config.call_function_ipi),
+            home_slices: u32::from(config.home_slices),
+            patience_ns: config.patience_ns,
+            paper_rules: u32::from(config.paper_rules),
+            ..AccelerateConfig::PAPER
+        };
+        machine.paper_rules = config.paper_rules;
         Self {
-            rules: AccelerateConfig {
-                grace_max: config.grace,
-                call_function_ipi: u32::from(config.call_function_ipi),
-                home_slices: u32::from(config.home_slices),
-                patience_ns: config.patience_ns,
-                ..AccelerateConfig::PAPER
-            },
+            rules,
             lends: config.lends,
             normal,
             pool_size: PoolSizing::new(config.pool, pool.count_max()),
             pool,
-            answers: Answers::new(!is_prototype),
+            answers: Answers::new(&rules, !is_prototype),
             asked_again: AskedAgain::new(machine),
             holders: Holders::new(&config.holders, machine),
             looks: Looks::new(machine),
@@ -189,6 +192,10 @@ impl<Normal: Core> Scheduler for MicroSliced<Normal> {
 
     fn interrupt(&mut self, machine: &mut Machine, vcpu: VcpuId, kind: InterruptKind) {
         self.on_interrupt(machine, vcpu, kind);
+    }
+
+    fn device_interrupt(&mut self) {
+        self.counts_device_interrupt();
     }
 
     fn woken(&mut self, machine: &mut Machine, vcpu: VcpuId, by: WokenBy) {

@@ -99,7 +99,7 @@ pub fn choose(
 
 fn becomes_the_prototypes(micro: &mut MicroSliced<Credit>, machine: &Machine) {
     micro.prototype = Some(XenPrototype::new(machine));
-    micro.answers = Answers::new(false);
+    micro.answers = Answers::new(&micro.rules, false);
     micro.answers.set_pool_size(micro.pool.count());
 }
 

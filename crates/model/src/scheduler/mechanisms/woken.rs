@@ -58,8 +58,12 @@ impl<Normal: Core> MicroSliced<Normal> {
             guest_known: 1,
         };
         let decision = policy::decide_on_woken(&self.rules, &seen);
-        self.pool_size.count_urgent(policy::urgent_event_of_wakeup(&seen, &decision), 1);
+        self.pool_size.count_urgent(policy::urgent_event_of_wakeup(&self.rules, &seen, &decision), 1);
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
+            if !policy::woken_have_places(&self.rules) {
+                self.accelerate(machine, vcpu, cause);
+                return;
+            }
             let since_ns = machine.vcpus[vcpu].since_ns;
             self.offer(machine, Woken { vcpu, cause, since_ns });
         }
@@ -76,9 +80,22 @@ impl<Normal: Core> MicroSliced<Normal> {
             reserved: 0,
         };
         let decision = policy::decide_on_interrupt(&self.rules, &seen);
-        self.pool_size.count_urgent(policy::urgent_event_of_interrupt(seen.kind, &decision), 1);
+        // By the paper's rules it was counted when it came.
+        if self.rules.paper_rules == 0 {
+            let event = policy::urgent_event_of_interrupt(&self.rules, seen.kind, &decision);
+            self.pool_size.count_urgent(event, 1);
+        }
         if let Some(cause) = decision.cause.get().filter(|&cause| cause != Cause::None) {
             self.accelerate(machine, vcpu, cause);
+        }
+    }
+
+    /// A device's interrupt came: by the paper's rules Algorithm 1 counts each, whatever becomes of it.
+    pub(super) fn counts_device_interrupt(&mut self) {
+        if self.rules.paper_rules != 0 {
+            let (kind, decision) = (InterruptKind::Virq.into(), policy::InterruptDecision::default());
+            let event = policy::urgent_event_of_interrupt(&self.rules, kind, &decision);
+            self.pool_size.count_urgent(event, 1);
         }
     }
 

@@ -11,7 +11,7 @@ use microslice_engine::report::{RunReport, VmReport};
 
 const BALANCE: &str = "balance";
 pub const LOAD_CONSCIOUS: &str = "lc-balance";
-const RESCHED_DP: &str = "lc-balance+resched_dp=true";
+pub const RESCHED_DP: &str = "lc-balance+resched_dp=true";
 pub const COORDINATED: &str = "coordinated";
 pub const RESCHED_CO: &str = "coordinated+resched_co=true";
 

@@ -2,9 +2,11 @@
 
 use super::{UNAFFECTED, jitter_ms};
 use crate::reproduction::ABOUT_ZERO_MS;
-use crate::reproduction::runs::{BASELINE, DYNAMIC, RunTable, STATIC, mean, per_work, target, target_time};
+use crate::reproduction::runs::{
+    BASELINE, DYNAMIC, RunTable, STATIC, mean, over_one_run, per_work, target, target_time,
+};
 use crate::reproduction::study::Shape;
-use microslice_engine::report::RunReport;
+use microslice_engine::report::{RunReport, Yields};
 
 /// "About flat": within 15 % of the best of the range (memclone differs by less in Figure 4).
 const FLAT: f64 = 1.15;
@@ -36,6 +38,13 @@ pub fn shapes(runs: &RunTable) -> Vec<Shape> {
     for workload in ["gmake", "memclone", "dedup", "vips", "exim"] {
         shapes.push(yields_shape(runs, workload));
     }
+    for workload in ["dedup", "vips"] {
+        shapes.push(cause_shape(runs, workload, "by IPIs", |yields| yields.ipi));
+    }
+    for workload in ["gmake", "memclone", "exim"] {
+        shapes.push(cause_shape(runs, workload, "pause-loop exits for locks", |yields| yields.ple));
+    }
+    shapes.push(halts_shape(runs));
     for scenario in UNAFFECTED {
         shapes.push(unaffected_shape(runs, scenario));
     }
@@ -96,6 +105,45 @@ fn yields_shape(runs: &RunTable, workload: &str) -> Shape {
         holds: reduced.map(|(fixed, dynamic)| fixed < 1.0 && dynamic < 1.0),
         seen: reduced.map_or(String::new(), |(fixed, dynamic)| {
             format!("yields of one run, baseline 1: static {fixed:.2}, dynamic {dynamic:.2}")
+        }),
+    }
+}
+
+/// Yields of one cause in one run: their part of the baseline's, and what is left of them with the dynamic
+/// pool. The baseline has none: infinite.
+fn yields_by(runs: &RunTable, workload: &str, of: fn(&Yields) -> u64) -> Option<(f64, f64)> {
+    let scenario = format!("{workload}-swaptions");
+    let part = runs.each(&scenario, BASELINE, |report| {
+        let yields = &target(report).yields;
+        of(yields) as f64 / yields.total().max(1) as f64
+    });
+    let of_one_run = |policy| {
+        mean(&runs.each(&scenario, policy, |report| over_one_run(report, of(&target(report).yields))))
+    };
+    let (before, after) = of_one_run(BASELINE).zip(of_one_run(DYNAMIC))?;
+    Some((mean(&part)?, after / before))
+}
+
+/// "Dominant": more than half of all.
+fn cause_shape(runs: &RunTable, workload: &str, cause: &str, of: fn(&Yields) -> u64) -> Shape {
+    let seen = yields_by(runs, workload, of);
+    Shape {
+        claim: format!("Figure 7: most of {workload}'s yields are {cause}, and get fewer"),
+        holds: seen.map(|(part, left)| part > 0.5 && left < 1.0),
+        seen: seen.map_or(String::new(), |(part, left)| {
+            format!("{:.0} % of the baseline's; dynamic {left:.2} times as many", 100.0 * part)
+        }),
+    }
+}
+
+/// "Many": a tenth of all, our number.
+fn halts_shape(runs: &RunTable) -> Shape {
+    let seen = yields_by(runs, "dedup", |yields| yields.halt);
+    Shape {
+        claim: "Figure 7: dedup halts often in the baseline, and less with micro-sliced pCPUs".to_owned(),
+        holds: seen.map(|(part, left)| part > 0.1 && left < 1.0),
+        seen: seen.map_or(String::new(), |(part, left)| {
+            format!("{:.0} % of the baseline's yields; dynamic {left:.2} times as many", 100.0 * part)
         }),
     }
 }
