@@ -14,8 +14,6 @@ const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/lab/beside.md", 1),
     ("docs/lab/reproduction.md", 14),
     ("docs/lab/rules.md", 26),
-    ("docs/lab/scheduler.md", 6),
-    ("docs/lab/simulator-choices.md", 12),
     ("docs/lab/simulator-speed.md", 8),
     ("docs/lab/testbed.md", 15),
 ];
