@@ -106,8 +106,7 @@ impl PoolSizeConfig {
         reserved: 0,
     };
     /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise. Two
-    /// fifths, since a micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing
-    /// (docs/lab/rules.md, Growing by demand).
+    /// fifths, since a micro-sliced pCPU that nobody asks for is lent: a larger pool costs next to nothing.
     pub const DEFAULT: Self = Self { second_looks: 5, grow_when_busy_percent: 40, ..Self::PAPER };
 }
 
@@ -116,7 +115,7 @@ impl FairShareConfig {
     pub const PAPER: Self = Self::with_slice(30_000_000);
     /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: waits for
     /// a turn are a third of those with the paper's slice, and a hundredth of the work is what that costs
-    /// (docs/lab/rules.md, Slices).
+    /// (docs/explanation/regret.md, Turns of 10 ms).
     pub const DEFAULT: Self = Self::with_slice(10_000_000);
 
     /// A boost is a third of a slice, as Xen's tick is of its slice; a sleeper comes back with a slice at

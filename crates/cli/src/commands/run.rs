@@ -102,8 +102,8 @@ pub struct Run {
     /// Which scheduler [default: beside]
     #[arg(long, value_name = "NAME", value_enum)]
     scheduler: Option<Scheduler>,
-    /// --scheduler beside, whatever the configuration file says
-    #[arg(long, conflicts_with = "scheduler")]
+    /// As --scheduler beside
+    #[arg(long, hide = true, conflicts_with = "scheduler")]
     beside: bool,
     /// beside: how much of the host a VM may have that way [default: 1]
     #[arg(long, value_name = "PERCENT")]
@@ -116,9 +116,6 @@ pub struct Run {
     /// beside: lower the weights of VMs' cgroups for as long as it takes to pay back what they had by boosts
     #[arg(long)]
     pay_back: bool,
-    /// beside: trace no function of the kernel, as where that can't be had
-    #[arg(long)]
-    tracepoints: bool,
     /// Be the process that takes boosts back when the daemon is dead
     #[arg(long, hide = true, value_name = "FILE")]
     watch_boosts: Option<PathBuf>,
@@ -150,10 +147,6 @@ pub struct Run {
     /// (where that is known), or either [default: symbols]
     #[arg(long, value_name = "symbols|counter|both", value_parser = critical_by_named)]
     critical_by: Option<CriticalBy>,
-    /// microslice: let a vCPU that waits for a lock or for answers keep its pCPU for so many micro slices,
-    /// helped or not [default: 10]
-    #[arg(long, value_name = "N")]
-    patience: Option<u32>,
     /// microslice, coordinated: preempt a vCPU where nobody waits for what it holds, in a window so long
     /// around the end of its turn; 0: where the turn is over [default: 0]
     #[arg(long, value_name = "US")]
@@ -342,7 +335,6 @@ pub(super) fn failure(error: HostError) -> Failure {
 fn note_given(args: &Run, settings: &mut Settings) {
     let given = [
         ("dry-run", args.dry_run),
-        ("tracepoints", args.tracepoints),
         ("weight", !args.weights.is_empty()),
         ("trace", args.trace.settings().is_some()),
         ("program-costs", args.program_costs),
@@ -387,8 +379,7 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
             settings.flags_given.insert(key);
         })* };
     }
-    let said = if args.beside { Some(Scheduler::Beside) } else { args.scheduler };
-    if let Some(scheduler) = said {
+    if let Some(scheduler) = if args.beside { Some(Scheduler::Beside) } else { args.scheduler } {
         settings.scheduler = scheduler.choice();
         settings.places.remove("scheduler");
     }
@@ -405,7 +396,6 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         queue_domain,
         rules,
         critical_by,
-        patience,
         delay_preemption,
         delay_unsafe,
         delay_look_us
@@ -427,7 +417,6 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
     listen(&mut settings, args.metrics_listen.clone())?;
     settings.json = args.json;
     settings.program_costs = args.program_costs;
-    settings.by_tracepoints = args.tracepoints;
     settings.interrupts_by_looks = args.interrupts_by_looks;
     settings.vm_places = args.vm_places.unwrap_or(settings.vm_places);
     settings.verbose = args.verbose;

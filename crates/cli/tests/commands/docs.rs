@@ -14,14 +14,13 @@ const LONG_SENTENCES: &[(&str, usize)] = &[
     ("docs/lab/beside.md", 1),
     ("docs/lab/reproduction.md", 14),
     ("docs/lab/rules.md", 26),
-    ("docs/lab/scheduler.md", 6),
-    ("docs/lab/simulator-choices.md", 12),
     ("docs/lab/simulator-speed.md", 8),
     ("docs/lab/testbed.md", 15),
 ];
 
 /// Names that are gone: flags and figures of former versions. Only the changelog and the lab may say them.
-const OLD_WORDS: [&str; 8] = [
+const OLD_WORDS: [&str; 9] = [
+    "--patience",
     "--second-looks",
     "--grow-when-busy",
     "--no-lend",
@@ -413,6 +412,29 @@ fn the_page_of_commands_is_what_they_say_of_themselves() {
     }
     let there = std::fs::read_to_string(&path).expect("docs/reference/commands.md");
     assert!(there == page, "docs/reference/commands.md isn't fresh: see its second line");
+}
+
+/// Flags at the beginning of lines of a command's help.
+fn flags_of_help(text: &str) -> BTreeSet<&str> {
+    let of_options = text.lines().filter(|line| line.trim_start().starts_with('-'));
+    let flags = of_options.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
+    flags.map(|flag| flag.trim_end_matches(['.', ','])).collect()
+}
+
+#[test]
+fn every_flag_of_run_names_who_turns_it() {
+    let help = help(&["run"]).expect("there is such a command");
+    let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).expect("the page");
+    let rows = page.lines().filter(|line| line.starts_with("| `--")).map(|line| line.replace("\\|", "/"));
+    let rows: Vec<Vec<String>> =
+        rows.map(|row| row.split('|').map(|cell| cell.trim().to_owned()).collect()).collect();
+    let nobody = rows.iter().filter(|row| row.len() != 6 || row[4].is_empty()).count();
+    assert_eq!(nobody, 0, "rows of docs/reference/configuration.md without a reader: {rows:#?}");
+    let cells = rows.iter().flat_map(|row| row[1].split('`'));
+    let named: BTreeSet<&str> =
+        cells.filter_map(|cell| cell.split(' ').next()).filter(|flag| flag.starts_with("--")).collect();
+    let flags: BTreeSet<&str> = flags_of_help(&help).into_iter().filter(|flag| *flag != "--help").collect();
+    assert_eq!(flags, named, "flags of `run --help`, and rows of docs/reference/configuration.md");
 }
 
 #[test]

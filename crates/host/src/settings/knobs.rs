@@ -9,8 +9,8 @@ const COORDINATED: &str = "coordinated";
 
 /// Who has these settings, by the flags' names. All others hold for each scheduler.
 const KNOBS: [(&[&str], &[&str]); 5] = [
-    (&[BESIDE], &["boost-percent", "pay-back", "tracepoints"]),
-    (&[MICROSLICE], &["micro-cpus", "micro-cpus-limit", "normal-cpus", "patience", "interrupts-by-looks"]),
+    (&[BESIDE], &["boost-percent", "pay-back"]),
+    (&[MICROSLICE], &["micro-cpus", "micro-cpus-limit", "normal-cpus", "interrupts-by-looks"]),
     (&[BESIDE, MICROSLICE], &["micro-slice-us", "max-wait", "rules", "dry-run"]),
     (
         &[MICROSLICE, COORDINATED],
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn settings_of_another_scheduler_are_refused_by_flag_and_file() {
         for (scheduler, flag, owners) in [
-            ("coordinated", "patience", "microslice"),
-            ("beside", "patience", "microslice"),
+            ("coordinated", "micro-cpus", "microslice"),
+            ("beside", "micro-cpus", "microslice"),
             ("beside", "slice-us", "microslice or coordinated"),
             ("coordinated", "max-wait", "beside or microslice"),
             ("coordinated", "rules", "beside or microslice"),

@@ -19,7 +19,7 @@ use crate::settings::coordination::{Acts, Scheme, Schemes};
 use crate::settings::delay_preemption::Unsafe;
 use crate::settings::listen::Listen;
 use crate::settings::max_wait::MaxWait;
-use crate::settings::rules::Rules;
+use crate::settings::rules::{PATIENCE_MICRO_SLICES, Rules};
 use crate::settings::trace::TraceSettings;
 use crate::settings::vm_policy::VmPolicy;
 use crate::shares::weights::WEIGHTS;
@@ -133,9 +133,6 @@ pub struct Settings {
     pub rules: Rules,
     /// By what a lock's holder is known; by the paper's rules by symbols.
     pub critical_by: CriticalBy,
-    /// For how many micro slices a waiter keeps its pCPU though the host finds no sibling to help; by the
-    /// paper's rules none does.
-    pub patience: u32,
     /// The window around the end of a turn in which a vCPU is preempted where that is safe; 0: turns end when
     /// they are over.
     pub delay_preemption: u64,
@@ -200,7 +197,6 @@ impl Default for Settings {
             queue_domain: QueueDomain::Host,
             rules: Rules::Project,
             critical_by: CriticalBy::Symbols,
-            patience: 10,
             delay_preemption: 0,
             delay_unsafe: Unsafe::Kernel,
             delay_look_us: 100,
@@ -242,14 +238,17 @@ impl Settings {
 /// slice. So eighty vCPUs a pCPU get theirs in time.
 pub const HOLD_US_MAX: u64 = 300_000;
 
-/// So that grace, micro slices in a row, isn't longer than that.
-const MICRO_SLICE_US_MAX: u64 = HOLD_US_MAX / AccelerateConfig::DEFAULT.grace_max as u64;
+/// So that grace and patience, micro slices in a row, aren't longer than that.
+const MICRO_SLICE_US_MAX: u64 = {
+    let grace_max = AccelerateConfig::DEFAULT.grace_max as u64;
+    HOLD_US_MAX / if grace_max > PATIENCE_MICRO_SLICES { grace_max } else { PATIENCE_MICRO_SLICES }
+};
 
 /// A bound of a setting: its key, the least and the most, their unit, and where the value is.
 type Bound = (&'static str, u64, u64, &'static str, fn(&Settings) -> u64);
 
 /// Bounds that no host changes.
-const BOUNDS: [Bound; 10] = [
+const BOUNDS: [Bound; 9] = [
     ("vm-places", 1, VMS_MAX as u64, "VMs", |it| u64::from(it.vm_places)),
     ("urgent-slice-us", 50, 10_000, "microseconds", |it| it.urgent_slice_us),
     ("preemption-delay-us", 0, 10_000, "microseconds", |it| it.preemption_delay_us),
@@ -258,7 +257,6 @@ const BOUNDS: [Bound; 10] = [
     ("boost-percent", 1, 50, "per cent", |it| u64::from(it.boost_percent)),
     ("micro-slice-us", 10, MICRO_SLICE_US_MAX, "microseconds", |it| it.micro_slice_us),
     ("slice-us", 500, HOLD_US_MAX, "microseconds", |it| it.slice_us),
-    ("patience", 0, 1000, "micro slices", |it| u64::from(it.patience)),
     ("delay-look-us", 10, HOLD_US_MAX, "microseconds", |it| it.delay_look_us),
 ];
 
@@ -331,17 +329,6 @@ impl Settings {
         }
         self.check_windows()?;
         self.check_rules()?;
-        let has_patience = self.scheduler == Some(SchedulerChoice::Microslice);
-        let (slices, long) = (if has_patience { u64::from(self.patience) } else { 0 }, self.micro_slice_us);
-        if slices * long > HOLD_US_MAX {
-            return Err(HostError::refused(format!(
-                "{} {slices} with {} {long}: {} us in a row; at most {HOLD_US_MAX} are allowed, so patience up to {}",
-                self.called("patience"),
-                self.called("micro-slice-us"),
-                slices * long,
-                HOLD_US_MAX / long
-            )));
-        }
         if let Some((name, weight)) = self.weights.iter().find(|(_, weight)| !WEIGHTS.contains(weight)) {
             let key = format!("vm.{name}.weight");
             return Err(match self.places.contains_key(&key) {
@@ -472,17 +459,8 @@ mod tests {
     }
 
     #[test]
-    fn allowed_values_that_together_bring_the_watchdog_are_refused() {
+    fn slices_that_bring_the_watchdog_are_refused() {
         let error = |settings: Settings| settings.check().unwrap_err().to_string();
-        assert_eq!(
-            error(Settings { patience: 100, micro_slice_us: 30_000, ..Settings::of_microslice() }),
-            "--patience 100 with --micro-slice-us 30000: 3000000 us in a row; at most 300000 are allowed, so patience up to 10"
-        );
-        let mut settings = Settings { patience: 1000, micro_slice_us: 1000, ..Settings::of_microslice() };
-        settings.places.insert("patience".into(), "my.toml:2:12".into());
-        assert!(
-            error(settings).starts_with("my.toml:2:12: patience 1000 with --micro-slice-us 1000: 1000000 us")
-        );
         assert_eq!(
             error(Settings { slice_us: 1_000_000, ..Settings::of_microslice() }),
             "--slice-us 1000000: must be 500 to 300000 microseconds"

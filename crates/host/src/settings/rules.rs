@@ -6,6 +6,10 @@ use crate::settings::Settings;
 use crate::settings::max_wait::MaxWait;
 use microslice_policy::{AccelerateConfig, Coded, CriticalBy, FairShareConfig, PoolSizeConfig};
 
+/// For how many micro slices a waiter keeps its pCPU though the host finds no sibling to help; by the paper's
+/// rules for none.
+pub const PATIENCE_MICRO_SLICES: u64 = 10;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// With those of `microslice_policy::rules`.
@@ -89,16 +93,11 @@ impl Settings {
     fn patience_ns(&self) -> u64 {
         // Beside the kernel's own scheduler KVM's yields go ahead.
         let nobody_waits = self.dry_run || self.rules == Rules::Paper || self.scheduler.is_none();
-        if nobody_waits { 0 } else { u64::from(self.patience) * self.micro_slice_us * 1000 }
+        if nobody_waits { 0 } else { PATIENCE_MICRO_SLICES * self.micro_slice_us * 1000 }
     }
 
     /// Nothing is said of a rule that isn't there.
     pub(crate) fn check_rules(&self) -> Result<(), HostError> {
-        if self.rules == Rules::Paper && self.is_said("patience") && self.patience > 0 {
-            let (patience, rules) = (self.called("patience"), self.called("rules"));
-            let cause = format!("{patience} {} with {rules} paper: the paper has no patience", self.patience);
-            return Err(HostError::refused(cause));
-        }
         if self.rules == Rules::Paper && self.reads_counts() {
             let (by, rules) = (self.called("critical-by"), self.called("rules"));
             let cause =
@@ -189,13 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn unknown_rules_and_patience_with_the_papers_are_refused() {
+    fn unknown_rules_are_refused() {
         assert_eq!("ours".parse::<Rules>().unwrap_err(), "no rules \"ours\": must be project or paper");
-        let mut settings = Settings { rules: Rules::Paper, ..Settings::of_microslice() };
-        settings.flags_given.insert("patience".into());
-        let said = settings.check().unwrap_err().to_string();
-        assert_eq!(said, "--patience 10 with --rules paper: the paper has no patience");
-        assert!(Settings { patience: 0, ..settings }.check().is_ok());
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //! | a turn or a micro slice ends at a bad moment | see `delay_preemption/grace.rs` | it ends |
 //! | no micro pCPU serves a request at once | see `home_slices.rs` | it waits, or is forgotten |
 //!
-//! The prototype's published code sizes its pool otherwise, too: see docs/lab/simulator-choices.md.
+//! The prototype's published code sizes its pool otherwise, too (`csched_event_acct`): it grows to the limit
+//! with one that was kept, and doesn't apply the best number that it finds.
 
 use super::*;
 use microslice_policy::SiblingDecision;
