@@ -139,7 +139,7 @@ pub struct Run {
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a
-    /// last-level cache) or `host` (all) [default: host]
+    /// last-level cache) or `host` (all) [default: llc; host where the host doesn't show its caches]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
     /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists
@@ -370,6 +370,10 @@ fn take_others(args: &Run, settings: &mut Settings) {
         is_given(settings, "pay-back");
         settings.pay_back = true;
     }
+    if args.queue_domain.is_some() {
+        is_given(settings, "queue-domain");
+        settings.queue_domain = args.queue_domain;
+    }
     if args.max_wait.is_some() {
         is_given(settings, "max-wait");
         settings.max_wait = args.max_wait;
@@ -402,7 +406,6 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         micro_cpus,
         micro_slice_us,
         slice_us,
-        queue_domain,
         rules,
         critical_by,
         patience,
