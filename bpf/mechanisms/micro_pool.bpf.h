@@ -29,7 +29,11 @@ u32 decided_pcpu_count;
 /* A pCPU is micro-sliced if its rank is below this. */
 OWN_LINE u32 micro_pcpu_count;
 
-#define RESCUE_MAX 4096
+/*
+ * How many waiting tasks a pCPU looks at when it becomes micro-sliced: as many as there are places of vCPUs.
+ * Whoever waits behind them is found by the sweep (boost_starving()).
+ */
+#define RESCUE_MAX VCPUS_MAX
 
 struct micro_pool_pcpu {
 	u32 served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */
