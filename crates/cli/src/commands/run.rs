@@ -8,6 +8,7 @@ use crate::printer::Printer;
 use clap::{Args, ValueEnum};
 use microslice_host::HostError;
 use microslice_host::beside;
+use microslice_host::bpf::posted_interrupts::MadeVcpu;
 use microslice_host::machine::cpu_list::CpuList;
 use microslice_host::machine::domains;
 use microslice_host::run::report::Report;
@@ -237,6 +238,9 @@ pub struct Run {
     /// As if no interrupt exited: those to waiting vCPUs are looked for
     #[arg(long, hide = true)]
     interrupts_by_looks: bool,
+    /// Print what is seen of interrupts posted to a vCPU that is made for it, and end
+    #[arg(long, hide = true, value_name = "APIC,REGISTERS,POSTED:VECTOR,…")]
+    posted_interrupts: Option<MadeVcpu>,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
@@ -244,6 +248,9 @@ pub struct Run {
 pub fn run(args: Run) -> Result<(), Failure> {
     if let Some(file) = &args.watch_boosts {
         return beside::watch(file).map_err(failure);
+    }
+    if let Some(made) = &args.posted_interrupts {
+        return output::print(&format!("{}\n", made.seen(args.verbose).map_err(failure)?));
     }
     let settings = settings_of(&args)?;
     if args.instruction_counts {
