@@ -557,4 +557,10 @@ struct exit_record {
 	char message[1024];
 };
 
+/* ---- A vCPU of no guest (bpf/posted_interrupts.bpf.c) ---- */
+
+#define MADE_VCPU_BYTES 32768u
+#define MADE_APIC_BYTES 4096u
+#define MADE_REGISTERS_BYTES 4096u
+
 #endif

@@ -167,6 +167,11 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 		tctx = task_ctx_of(p);
 		if (!tctx || elapsed_ns(tctx->queued_at_ns, now) <= STARVING_AFTER_NS)
 			continue;
+		/* Reserved ones alone: nobody serves it where it waits. */
+		if (is_confined(p)) {
+			release_confined(&it, p);
+			continue;
+		}
 		/*
 		 * This pCPU serves it, or another one that can: those of its domain may all be reserved by
 		 * now.

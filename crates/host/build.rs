@@ -21,6 +21,7 @@ fn main() -> Result<(), BorderError> {
         "schedulers/beside",
         "memory_slots",
         "function_probe",
+        "posted_interrupts",
         "observe",
     ] {
         let object = source.rsplit('/').next().expect("rsplit yields at least one part");

@@ -32,7 +32,10 @@ static __always_inline bool try_woken_place(u32 slot, s32 cpu, struct pcpu *pcpu
 	return true;
 }
 
-/* First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. */
+/*
+ * First the micro pCPUs that run no accelerated vCPU, then all. Without a place it simply waits. Each is
+ * looked at twice, and there are POOL_LIMIT_MAX at most, whatever waits in the queues of their domains.
+ */
 __noinline int offer_woken(struct task_struct *p __arg_trusted, u32 slot)
 {
 	u32 at, count = micro_pcpu_count;

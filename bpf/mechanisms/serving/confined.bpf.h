@@ -16,7 +16,11 @@
 _Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED,
 	       "queue numbers don't overlap");
 
-#define RESCUE_MAX 4096
+/*
+ * How many waiting tasks a pCPU looks at when it becomes micro-sliced: as many as there are places of vCPUs.
+ * Whoever waits behind them is found by the sweep (boost_starving()).
+ */
+#define RESCUE_MAX VCPUS_MAX
 
 struct confined_pcpu {
 	u32 served_last; /* whose turn it is: an accelerated vCPU's, or a confined task's */

@@ -48,6 +48,7 @@ skeleton!(microslice_skeleton, "microslice");
 skeleton!(coordinated_skeleton, "coordinated");
 skeleton!(memory_slots_skeleton, "memory_slots");
 skeleton!(function_probe_skeleton, "function_probe");
+skeleton!(posted_interrupts_skeleton, "posted_interrupts");
 skeleton!(beside_skeleton, "beside");
 skeleton!(simple_skeleton, "simple");
 skeleton!(observe_skeleton, "observe");

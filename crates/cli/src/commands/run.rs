@@ -8,6 +8,7 @@ use crate::printer::Printer;
 use clap::{Args, ValueEnum};
 use microslice_host::HostError;
 use microslice_host::beside;
+use microslice_host::bpf::posted_interrupts::MadeVcpu;
 use microslice_host::machine::cpu_list::CpuList;
 use microslice_host::machine::domains;
 use microslice_host::run::report::Report;
@@ -136,7 +137,7 @@ pub struct Run {
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// microslice, coordinated: which pCPUs share a queue of vCPUs: `pcpu` (none), `llc` (those of a
-    /// last-level cache) or `host` (all) [default: host]
+    /// last-level cache) or `host` (all) [default: llc; host where the host doesn't show its caches]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
     /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists
@@ -230,6 +231,9 @@ pub struct Run {
     /// As if no interrupt exited: those to waiting vCPUs are looked for
     #[arg(long, hide = true)]
     interrupts_by_looks: bool,
+    /// Print what is seen of interrupts posted to a vCPU that is made for it, and end
+    #[arg(long, hide = true, value_name = "APIC,REGISTERS,POSTED:VECTOR,…")]
+    posted_interrupts: Option<MadeVcpu>,
     /// Load, print the verifier's instruction count of each program as TOML, and unload
     #[arg(long, hide = true)]
     instruction_counts: bool,
@@ -237,6 +241,9 @@ pub struct Run {
 pub fn run(args: Run) -> Result<(), Failure> {
     if let Some(file) = &args.watch_boosts {
         return beside::watch(file).map_err(failure);
+    }
+    if let Some(made) = &args.posted_interrupts {
+        return output::print(&format!("{}\n", made.seen(args.verbose).map_err(failure)?));
     }
     let settings = settings_of(&args)?;
     if args.instruction_counts {
@@ -362,6 +369,10 @@ fn take_others(args: &Run, settings: &mut Settings) {
         is_given(settings, "pay-back");
         settings.pay_back = true;
     }
+    if args.queue_domain.is_some() {
+        is_given(settings, "queue-domain");
+        settings.queue_domain = args.queue_domain;
+    }
     if args.max_wait.is_some() {
         is_given(settings, "max-wait");
         settings.max_wait = args.max_wait;
@@ -393,7 +404,6 @@ fn settings_of(args: &Run) -> Result<Settings, Failure> {
         micro_cpus,
         micro_slice_us,
         slice_us,
-        queue_domain,
         rules,
         critical_by,
         delay_preemption,

@@ -6,6 +6,7 @@ pub mod hooks;
 pub(crate) mod kernel_vm;
 pub(crate) mod mapped_array;
 pub(crate) mod maps;
+pub mod posted_interrupts;
 pub(crate) mod program_costs;
 pub mod recursion_misses;
 pub(crate) mod warnings;

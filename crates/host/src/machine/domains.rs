@@ -59,16 +59,19 @@ impl Neighbourhood {
 }
 
 impl Domains {
-    /// Makes the domains of this kind on a host with these pCPUs.
+    /// Makes the domains of a host with these pCPUs. `None`: by last-level cache, or one for the whole host
+    /// if that doesn't show them.
     ///
     /// # Errors
     /// By last-level cache, and the host doesn't show them.
-    pub fn of_host(kind: QueueDomain, online: &[Neighbourhood]) -> Result<Self, String> {
-        if kind == QueueDomain::Llc && online.iter().any(|near| near.llc.is_none()) {
-            return Err(
-                "this host doesn't show its last-level caches (/sys/devices/system/cpu/cpu*/cache): choose pcpu or host".into(),
-            );
-        }
+    pub fn of_host(chosen: Option<QueueDomain>, online: &[Neighbourhood]) -> Result<Self, String> {
+        let kind = match (chosen, online.iter().all(|near| near.llc.is_some())) {
+            (Some(QueueDomain::Llc), false) => {
+                return Err("this host doesn't show its last-level caches (/sys/devices/system/cpu/cpu*/cache): choose pcpu or host".into());
+            }
+            (None, false) => QueueDomain::Host,
+            (kind, _) => kind.unwrap_or(QueueDomain::Llc),
+        };
         Ok(Self::new(kind, online))
     }
 
@@ -163,10 +166,12 @@ mod tests {
     #[test]
     fn caches_are_asked_for_only_where_the_host_shows_them() {
         let hidden: Vec<_> = host().into_iter().map(|near| Neighbourhood { llc: None, ..near }).collect();
-        let refused = Domains::of_host(QueueDomain::Llc, &hidden).unwrap_err();
+        let refused = Domains::of_host(Some(QueueDomain::Llc), &hidden).unwrap_err();
         assert!(refused.starts_with("this host doesn't show its last-level caches"), "{refused}");
-        assert_eq!(Domains::of_host(QueueDomain::Host, &hidden).unwrap().count, 1);
-        assert_eq!(Domains::of_host(QueueDomain::Pcpu, &hidden).unwrap().count, 16);
+        let count = |chosen, online: &[_]| Domains::of_host(chosen, online).unwrap().count;
+        assert_eq!(count(Some(QueueDomain::Host), &hidden), 1);
+        assert_eq!(count(Some(QueueDomain::Pcpu), &hidden), 16);
+        assert_eq!([count(None, &hidden), count(None, &host())], [1, 4], "what holds if nothing is said");
     }
 
     #[test]

@@ -51,7 +51,7 @@ use crate::settings::max_wait::LeastBound;
 use crate::settings::{SchedulerChoice, Settings};
 use crate::shares::limits::{self, LimitTable, Troubles};
 use crate::shares::service_weights::{ServiceTable, Used};
-use microslice_policy::Coded;
+use microslice_policy::{Coded, QueueDomain};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -228,13 +228,23 @@ impl<'s> Daemon<'s> {
         }
     }
 
-    fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
-        let first_line = self.first_line()?;
-        (output.say)(&first_line);
+    /// How many queues there are, where it isn't one because the host has one cache.
+    fn say_where_vcpus_wait(&self, output: &mut Output<'_>) -> Result<(), HostError> {
         let domains = self.settings.queue_domains(&self.host.topology)?;
         if domains.count > 1 {
             (output.say)(&format!("vCPUs wait by {}, in {} domains", domains.kind.name(), domains.count));
+        } else if self.settings.queue_domain.is_none() && domains.kind == QueueDomain::Host {
+            (output.say)(
+                "this host doesn't show its last-level caches: all vCPUs wait in one queue (--queue-domain pcpu: one for each CPU)",
+            );
         }
+        Ok(())
+    }
+
+    fn serve(&mut self, stop: &AtomicBool, output: &mut Output<'_>) -> Result<(), HostError> {
+        let first_line = self.first_line()?;
+        (output.say)(&first_line);
+        self.say_where_vcpus_wait(output)?;
         self.say_who_stays_normal(output);
         (output.say)(&kvm_modes::line(&preflight::hints(self.host.vendor)));
         cgroups::of_version_one().into_iter().for_each(|warning| (output.say)(warning));

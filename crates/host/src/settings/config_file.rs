@@ -153,8 +153,8 @@ impl Values {
                 .map_err(|cause| format!("{}: {cause}", settings.called("critical-by")))?;
         }
         if let Some(name) = self.queue_domain {
-            settings.queue_domain = domains::named(&name)
-                .map_err(|cause| format!("{}: {cause}", settings.called("queue-domain")))?;
+            let called = |cause| format!("{}: {cause}", settings.called("queue-domain"));
+            settings.queue_domain = Some(domains::named(&name).map_err(called)?);
         }
         if let Some(list) = self.normal_cpus {
             settings.normal_cpus =
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_file_chooses_the_queue_domain_by_its_name() {
         let settings = read_text("queue-domain = \"pcpu\"").unwrap();
-        assert_eq!(settings.queue_domain, QueueDomain::Pcpu);
+        assert_eq!(settings.queue_domain, Some(QueueDomain::Pcpu));
         assert_eq!(
             read_text("queue-domain = \"node\"").unwrap_err(),
             "my.toml:1:16: queue-domain: no queue domain \"node\": must be pcpu, llc or host"
@@ -497,6 +497,7 @@ mod tests {
             normal_cpus: settings.normal_cpus.clone(),
             // Nothing was said, or what is meant then.
             max_wait: Some(MaxWait::Auto),
+            queue_domain: Some(QueueDomain::Llc),
             critical: settings.critical.clone(),
             record: settings.record.clone(),
             stats: Some(60.0),

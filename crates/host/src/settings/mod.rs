@@ -128,8 +128,8 @@ pub struct Settings {
     /// What a VM's cgroups had by boosts is taken from what they have by weight.
     pub pay_back: bool,
     pub slice_us: u64,
-    /// Which pCPUs share a queue.
-    pub queue_domain: QueueDomain,
+    /// Which pCPUs share a queue; `None`: nothing was said, so those of a last-level cache.
+    pub queue_domain: Option<QueueDomain>,
     pub rules: Rules,
     /// By what a lock's holder is known; by the paper's rules by symbols.
     pub critical_by: CriticalBy,
@@ -194,7 +194,7 @@ impl Default for Settings {
             max_wait: None,
             pay_back: false,
             slice_us: FairShareConfig::DEFAULT.slice_ns / 1000,
-            queue_domain: QueueDomain::Host,
+            queue_domain: None,
             rules: Rules::Project,
             critical_by: CriticalBy::Symbols,
             delay_preemption: 0,

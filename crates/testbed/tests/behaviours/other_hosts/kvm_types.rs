@@ -1,11 +1,15 @@
 //! Whether KVM has the structs and functions that `bpf/` reads and hooks, by the types of each kernel in the
-//! cache. Both vendors' modules are looked at, and nothing is booted.
+//! cache. Both vendors' modules are looked at. Interrupts that were posted are looked for on two machines:
+//! one before Linux 6.16, which moved them, and one after.
 
+use crate::common::{on_machine, run};
 use btf_rs::{Btf, Member, Type};
 use microslice_testbed::btf_check::argument_count;
 use microslice_testbed::cache::Cache;
 use microslice_testbed::kernels::{self, Kernel};
+use microslice_testbed::{Machine, Testbed};
 use object::{Object, ObjectSection};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,6 +85,12 @@ impl Kvm {
         Some(Self { release: kernel.release.clone(), core: of(&core), amd: of(&amd), intel: of(&intel) })
     }
 
+    /// Where a vCPU of Intel's keeps what was posted to it: in one of two places.
+    fn posted_requests(&self) -> Vec<u32> {
+        let places = ["vcpu_vmx.pi_desc.pir", "vcpu_vmx.vt.pi_desc.pir"];
+        places.iter().filter_map(|path| offset(&self.intel, path)).collect()
+    }
+
     fn check(&self) {
         let Self { release, core, amd, intel } = self;
         for path in [
@@ -110,9 +120,8 @@ impl Kvm {
         for path in ["vcpu_svm.vmcb", "vmcb.save.rflags", "vmcb.save.lstar"] {
             assert!(offset(amd, path).is_some(), "{release}: kvm-amd has no {path}");
         }
-        let posted = ["vcpu_vmx.pi_desc.pir", "vcpu_vmx.vt.pi_desc.pir"].map(|path| offset(intel, path));
-        let found: Vec<u32> = posted.into_iter().flatten().collect();
-        assert!(matches!(found[..], [at] if at.is_multiple_of(64)), "{release}: {posted:?}");
+        let found = self.posted_requests();
+        assert!(matches!(found[..], [at] if at.is_multiple_of(64)), "{release}: {found:?}");
         assert_eq!(offset(intel, "pi_desc.pir"), Some(0), "{release}");
         for (btf, function, arguments) in [
             (core, "kvm_vcpu_on_spin", 2),
@@ -139,4 +148,46 @@ fn what_bpf_reads_of_kvm_is_there_for_both_vendors() {
         }
     }
     assert!(seen > 2, "{seen} kernels in the cache");
+}
+
+/// 0xfb and 0xfc are calls.
+const POSTED: [&[u64]; 5] =
+    [&[], &[0xfb], &[0xfc], &[0x20, 0x41, 0xec, 0xfd, 0xff], &[0x3f, 0x40, 0xfb, 0xfc]];
+
+/// No machine here can post interrupts. So a vCPU is made whose bits stand where the types of this kernel's
+/// `kvm-intel` say, and the programs look at it.
+fn assert_posted_interrupts_are_seen(series: &str) {
+    let testbed = || Testbed::new(series).expect("a series").machine(Machine::Intel).cpus(1);
+    on_machine(&format!("an Intel machine of {series}"), testbed, &[], |host, _| {
+        let cache = Cache::locate().unwrap_or_else(|error| panic!("{error}"));
+        let rule = kernels::Rule::host(series).expect("a series");
+        let kernel = kernels::cached(&cache, &rule).expect("a cache").expect("the host's kernel");
+        assert_eq!(run(host, "uname -r").trim(), kernel.release);
+        let kvm = Kvm::of(&kernel).expect("types");
+        let apic = offset(&kvm.core, "kvm_vcpu.arch.apic").expect("an APIC");
+        let registers = offset(&kvm.core, "kvm_lapic.regs").expect("registers");
+        let places = format!("{apic},{registers},{}", kvm.posted_requests()[0]);
+        for posted in POSTED {
+            let vectors: Vec<String> = posted.iter().map(u64::to_string).collect();
+            let made = format!("{places}:{}", vectors.join(","));
+            let seen = run(host, &format!("microslice run --posted-interrupts {made}"));
+            println!("{}: {made}: {}", kernel.release, seen.trim());
+            let seen: Value = serde_json::from_str(&seen).expect("JSON");
+            let calls =
+                if posted.iter().any(|vector| [0xfb, 0xfc].contains(vector)) { "owed" } else { "given" };
+            assert_eq!(seen, json!({ "pending": posted, "calls": calls }), "{made}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "Bochs needs a minute for each boot: make test-long"]
+fn posted_interrupts_are_seen_where_kvm_keeps_them_until_6_15() {
+    assert_posted_interrupts_are_seen("6.12");
+}
+
+#[test]
+#[ignore = "Bochs needs a minute for each boot: make test-long"]
+fn posted_interrupts_are_seen_where_kvm_keeps_them_from_6_16() {
+    assert_posted_interrupts_are_seen("6.18");
 }

@@ -98,7 +98,7 @@ fn first_lines(host: &Host, flags: &str) -> String {
 fn a_domain_that_the_host_has_not_is_refused_and_the_others_are_told() {
     on_host_of_two_caches(&[], |host, _| {
         for (flags, line) in [
-            ("--queue-domain llc", "vCPUs wait by llc, in 2 domains"),
+            ("--scheduler microslice", "vCPUs wait by llc, in 2 domains"),
             ("--queue-domain pcpu --scheduler coordinated", "vCPUs wait by pcpu, in 4 domains"),
         ] {
             let said = first_lines(host, flags);
@@ -122,6 +122,6 @@ fn a_domain_that_the_host_has_not_is_refused_and_the_others_are_told() {
         }
         let said = first_lines(host, "");
         run(host, &format!("umount {caches}"));
-        assert!(!said.contains("domains"), "one for the host: {said}");
+        assert!(!said.contains("domains") && said.contains("all vCPUs wait in one queue"), "{said}");
     });
 }
