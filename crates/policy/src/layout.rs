@@ -113,9 +113,8 @@ impl PoolSizeConfig {
 impl FairShareConfig {
     /// Xen's credit scheduler: 30 ms slices, BOOST until the next 10 ms tick.
     pub const PAPER: Self = Self::with_slice(30_000_000);
-    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: waits for
-    /// a turn are a third of those with the paper's slice, and a hundredth of the work is what that costs
-    /// (docs/explanation/regret.md, Turns of 10 ms).
+    /// What the real scheduler and the simulator's `microslice` do unless they are told otherwise: a third of
+    /// the paper's slice, so that waits for a turn are a third, too (docs/explanation/differences.md).
     pub const DEFAULT: Self = Self::with_slice(10_000_000);
 
     /// A boost is a third of a slice, as Xen's tick is of its slice; a sleeper comes back with a slice at

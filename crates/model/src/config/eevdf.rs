@@ -24,7 +24,7 @@ pub struct EevdfConfig {
 }
 
 /// The same with the project's boosts: a needed vCPU's thread is real-time for a micro slice (`microslice run
-/// --beside`).
+/// --scheduler beside`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BesideConfig {
     pub eevdf: EevdfConfig,
