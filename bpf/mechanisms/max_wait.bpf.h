@@ -7,10 +7,10 @@
 #include "policy/max_wait.h"
 
 /* How long vCPUs of VMs without a bound of their own may wait now; 0: as long as config.max_wait_ns. */
-static u64 host_bound_ns;
+u64 host_bound_ns;
 
 /* The least bound that all can have that want to run now. */
-static u64 least_bound_ns;
+u64 least_bound_ns;
 
 static __always_inline u64 host_max_wait_ns(void)
 {

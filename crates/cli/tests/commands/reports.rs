@@ -53,6 +53,7 @@ fn run_report(seconds: u64) -> Report {
             kernel: None,
             slide: None,
             state: String::new(),
+            bound_ns: Some(10_000_000),
             stats,
         }
     };

@@ -49,6 +49,9 @@ pub(crate) trait LoadedObject {
     fn exit_record(&self) -> ExitRecord;
     /// Returns the size that Algorithm 1 decided and the size that holds: 0 for a scheduler without a pool.
     fn micro_pcpu_count(&self) -> (u32, u32);
+    /// Returns how long vCPUs of VMs without a bound of their own may wait now (0: as configured), and the
+    /// least bound that all can have.
+    fn bounds_ns(&self) -> (u64, u64);
     fn set_limits_in_force(&mut self, in_force: bool);
     /// Some of them aren't what they were: vCPUs that rest are released, and ask the new ones. By the host's
     /// monotonic clock.
@@ -77,7 +80,8 @@ const NO_GLOBALS: &str = "a loaded BPF object has its globals mapped";
 /// A module for the skeleton `$skeleton` of one scheduler. `$observers` are programs that only it has.
 macro_rules! scheduler_object {
     ($module:ident, $skeleton:ident, $Skel:ident, $Builder:ident, $ops:ident, $ops_mut:ident,
-     observers: [$($observer:ident),*], micro_pcpu_count: $micro_pcpu_count:expr) => {
+     observers: [$($observer:ident),*], micro_pcpu_count: $micro_pcpu_count:expr,
+     bounds_ns: $bounds_ns:expr) => {
         mod $module {
             use super::*;
             use crate::$skeleton::$Builder;
@@ -179,6 +183,10 @@ macro_rules! scheduler_object {
                     $micro_pcpu_count(self.maps.bss_data.as_deref().expect(NO_GLOBALS))
                 }
 
+                fn bounds_ns(&self) -> (u64, u64) {
+                    $bounds_ns(self.maps.bss_data.as_deref().expect(NO_GLOBALS))
+                }
+
                 fn set_scheduler_ends(&mut self) {
                     let bss = self.maps.bss_data.as_deref_mut().expect(NO_GLOBALS);
                     bss.scheduler_ends = 1;
@@ -218,10 +226,12 @@ macro_rules! scheduler_object {
 scheduler_object!(
     microslice, microslice_skeleton, MicrosliceSkel, MicrosliceSkelBuilder, microslice_ops, microslice_ops_mut,
     observers: [],
-    micro_pcpu_count: |bss: &types::bss| (bss.decided_pcpu_count, bss.micro_pcpu_count)
+    micro_pcpu_count: |bss: &types::bss| (bss.decided_pcpu_count, bss.micro_pcpu_count),
+    bounds_ns: |bss: &types::bss| (bss.host_bound_ns, bss.least_bound_ns)
 );
 scheduler_object!(
     coordinated, coordinated_skeleton, CoordinatedSkel, CoordinatedSkelBuilder, coordinated_ops, coordinated_ops_mut,
     observers: [on_end_of_interrupt],
-    micro_pcpu_count: |_: &types::bss| (0, 0)
+    micro_pcpu_count: |_: &types::bss| (0, 0),
+    bounds_ns: |_: &types::bss| (0, 0)
 );

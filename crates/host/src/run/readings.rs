@@ -12,6 +12,7 @@ use crate::run::Daemon;
 use crate::run::report::{Report, VmReport};
 use crate::run::scheduler::{Exit, Scheduler};
 use crate::run::served::RunReading;
+use crate::settings::SchedulerChoice;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -41,9 +42,16 @@ impl Daemon<'_> {
                 kernel: vm.release().map(str::to_owned),
                 slide: vm.slide_told,
                 state: vm.state(),
+                bound_ns: self.bound_in_force_ns(vm),
                 stats: self.stats_of(vm),
             })
             .collect()
+    }
+
+    /// Only the scheduler `microslice` bounds waits.
+    fn bound_in_force_ns(&self, vm: &Vm) -> Option<u64> {
+        let scheduler = self.scheduler.as_ref().filter(|_| self.choice == SchedulerChoice::Microslice)?;
+        scheduler.bound_in_force_ns(vm.policy.own_max_wait_ns(), self.settings)
     }
 
     /// Returns the statistics of a VM under all schedulers that it had.

@@ -26,7 +26,7 @@ use crate::settings::{PoolChoice, SchedulerChoice, Settings};
 use crate::shares::limits;
 use crate::shares::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use libbpf_rs::{Link, MapCore, RingBuffer, RingBufferBuilder};
-use microslice_policy::{Code, FairShareConfig, GuestCode, POOL_LIMIT_MAX, Record};
+use microslice_policy::{Code, FairShareConfig, GuestCode, POOL_LIMIT_MAX, Record, max_wait_of_vm_ns};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -180,6 +180,14 @@ impl Scheduler {
     /// without such a pool).
     pub fn micro_pcpu_count(&self) -> (u32, u32) {
         self.object.micro_pcpu_count()
+    }
+
+    /// Returns for how long vCPUs of a VM may wait now, in nanoseconds. `None`: for ever. `own_ns`: as
+    /// `max_wait_of_vm_ns()` takes it.
+    pub fn bound_in_force_ns(&self, own_ns: u64, settings: &Settings) -> Option<u64> {
+        let (host_ns, least_ns) = self.object.bounds_ns();
+        let host_ns = if host_ns == 0 { settings.max_wait().bound_ns() } else { host_ns };
+        Some(max_wait_of_vm_ns(own_ns, host_ns, least_ns)).filter(|bound_ns| *bound_ns > 0)
     }
 
     /// Set once the kernel has ended the scheduler.

@@ -36,6 +36,7 @@ impl Reading for RunReading {
             weight: Some(vm.weight),
             shares: Some(*shares),
             vcpus: vcpus.clone(),
+            bound_ns: vm.bound_ns,
             ..view::counted(&vm.stats, add_up(&view::sums(&vm.stats.accelerations)))
         });
         let has_pool = report.scheduler == SchedulerChoice::Microslice;
@@ -66,6 +67,9 @@ fn figures_of(report: &Report, shares: &[(f64, f64)]) -> Snapshot {
             SchedulerChoice::Microslice => {
                 put_hints(&mut snapshot, label, &vm.stats);
                 snapshot.counter(&figures::LATE_WAITS, &[label], vm.stats.late_waits);
+                if let Some(bound_ns) = vm.bound_ns {
+                    snapshot.gauge(&figures::WAIT_BOUND, &[label], bound_ns as f64);
+                }
             }
             SchedulerChoice::Coordinated => {
                 snapshot.counter(&figures::IPIS, &[label], vm.stats.urgent_ipis());
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(snapshot.get(&figures::CPU_TIME, &["a"]), Some(&Value::Counter(3_000_000_000)));
         assert_eq!(snapshot.get(&figures::READY_TIME, &["a"]), Some(&Value::Counter(1_000_000_000)));
         assert_eq!(snapshot.get(&figures::IPIS, &["a"]), Some(&Value::Counter(7)));
+        assert_eq!(snapshot.get(&figures::WAIT_BOUND, &["a"]), Some(&Value::Gauge(25_000_000.0)));
         assert_eq!(snapshot.get(&figures::FAIRNESS_ERROR, &[]), Some(&Value::Gauge(0.25)));
         let Some(Value::Histogram(waits)) = snapshot.get(&figures::WAIT_TO_RUN, &["a"]) else { panic!() };
         assert_eq!((waits.count(), waits.sum(), waits.max()), (4, 1_000_000_000, Some(12_000)));
@@ -190,6 +195,6 @@ mod tests {
     }
 
     /// As docs/how-to/monitor.md says.
-    const SERIES_OF_A_VM: usize = 49;
+    const SERIES_OF_A_VM: usize = 50;
     const SERIES_OF_THE_HOST: usize = 166;
 }

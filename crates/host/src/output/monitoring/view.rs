@@ -52,7 +52,7 @@ pub struct VmView {
     pub ran_ns: u64,
     pub ready_ns: u64,
     pub waits: Waits,
-    /// For how long its vCPUs may wait now, in nanoseconds; only `beside` knows it.
+    /// For how long its vCPUs may wait now, in nanoseconds, where waits are bounded.
     pub bound_ns: Option<u64>,
     /// Its accelerations, under `run` and `beside`.
     pub accelerations: Option<u64>,

@@ -75,6 +75,7 @@ fn vm_json(vm: &VmReport, share_received: f64, share_due: f64) -> Value {
         "kernel": vm.kernel,
         "slide": vm.slide.map(|slide| format!("{slide:#x}")),
         "state": vm.state,
+        "wait_bound_ns": vm.bound_ns,
         "vmm_time_ns": vm.stats.vmm_ran_ns,
         "share_received": share_received,
         "share_due": share_due,

@@ -32,6 +32,8 @@ pub struct VmReport {
     pub kernel: Option<String>,
     pub slide: Option<u64>,
     pub state: String,
+    /// For how long its vCPUs may wait now, in nanoseconds; `None`: for ever.
+    pub bound_ns: Option<u64>,
     pub stats: VmStats,
 }
 
@@ -110,6 +112,7 @@ pub(crate) mod tests {
             kernel: None,
             slide: None,
             state: String::new(),
+            bound_ns: Some(25_000_000),
             stats: VmStats { ran_ns, waited_ns, ..VmStats::default() },
         }
     }

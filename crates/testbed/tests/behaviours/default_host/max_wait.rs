@@ -28,6 +28,9 @@ fn whoever_has_waited_for_long_has_a_micro_slice() {
         print(&format!("waits of more than 200 ms: {before:.1} a second without, {after:.1} with"));
         assert_eq!(sum(&counted["accelerations"]["by_cause"]), 0, "{counted}");
         assert!(count(&bounded["accelerations"]["by_cause"]["max_wait"]) > 0, "{bounded}");
+        for vm in bounded["vms"].as_array().expect("VMs") {
+            assert_eq!(vm["wait_bound_ns"], 200_000_000, "the bound in force: {vm}");
+        }
         assert!(before > 5.0, "{before} late waits a second: nothing to bound; {counted}");
         assert!(after < before / 3.0, "{after} late waits a second, {before} without: {bounded}");
     });
