@@ -7,14 +7,16 @@
  *            meanwhile, which of its shootdowns and interrupts waited.
  * Mechanism. sched_switch and sched_wakeup tell when a vCPU runs, waits or sleeps; KVM's hooks tell what is
  *            sent to it. What is sent to a vCPU without a pCPU waits until that vCPU's next turn. The guest's
- *            instruction pointer tells what a turn's end interrupted. Nothing is decided here, and nobody is
- *            moved.
+ *            instruction pointer tells what a turn's end interrupted. Each pCPU keeps its last turns, so that
+ *            a long wait has a name: who ran there meanwhile. Nothing is decided here, and nobody is moved.
  * Races.     The sender writes that something waits, then reads whether the recipient runs. A vCPU that
- *            begins to run writes that, then reads what waits. So one of both sees the other.
+ *            begins to run writes that, then reads what waits. So one of both sees the other. A pCPU may
+ *            write its turns while they are read: one that begins then may count for its predecessor.
  * Limits.    A vCPU is seen from its first turn on. A call whose recipient runs is taken for answered: if its
  *            turn ends before it answers, that is a turn ended with an answer owed. What the hardware
  *            delivers without an exit isn't seen. Time that cpu.max takes counts as waiting, as in the
- *            kernel's own run delay.
+ *            kernel's own run delay. Of a long wait the last TURNS_KEPT turns are known, on the pCPU where
+ *            it began, and RUNNERS_TOLD runners of them.
  */
 #define BESIDE
 
@@ -27,6 +29,10 @@ char _license[] SEC("license") = "GPL";
 #define KVM_MSR_ENABLED 1u /* arch/x86/include/uapi/asm/kvm_para.h */
 #define CALLER_WORDS (VCPUS_PER_VM_MAX / 64)
 #define MAX_ATTEMPTS 4u
+#define TURNS_KEPT 64u
+#define RUNNERS_TOLD 8u
+/* Shorter waits aren't told: a tick of a 1,000 Hz kernel. */
+#define LONG_WAIT_NS 1000000ull
 
 /* ---- State ---- */
 
@@ -37,6 +43,29 @@ struct waiting {
 	    [CALLER_WORDS]; /* a bit for each sibling, by its index: it has called, and waits for this one */
 	u64 call_since_ns;  /* of its own call */
 	u64 unanswered;	    /* how many siblings that is still to be answered by */
+	u32 pcpu;	    /* where it became runnable last */
+	u32 reserved;
+};
+
+struct pcpu_turn {
+	u64 runner;
+	u64 since_ns;
+	u64 until_ns; /* 0: it is under way */
+	char comm[16];
+};
+
+/* A pCPU's last turns: a ring. */
+struct pcpu_turns {
+	u64 begun; /* how many have; the last one is under way */
+	struct pcpu_turn turns[TURNS_KEPT];
+};
+
+/* Who ran during a wait: sums, while they are made. */
+struct runners {
+	u64 runner[RUNNERS_TOLD];
+	u64 ran_ns[RUNNERS_TOLD];
+	u32 turn[RUNNERS_TOLD]; /* one of its turns */
+	u32 count;
 };
 
 struct vcpu_seen {
@@ -73,6 +102,24 @@ struct {
 	__type(key, struct missed_holder);
 	__type(value, u64);
 } missed_holders SEC(".maps");
+
+/* As many as there are pCPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct pcpu_turns);
+} turns_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct runners);
+} runners_of SEC(".maps");
+
+/* The daemon has looked since. Longest waits that ended before it make room for any other. */
+u64 longest_from_ns;
 
 static __always_inline struct waiting *waiting_of(const struct vcpu *vcpu)
 {
@@ -137,6 +184,129 @@ static __always_inline void note_wait(struct wait_stats *waits, u64 ns)
 		if (max_ns >= ns || __sync_val_compare_and_swap(&waits->max_ns, max_ns, ns) == max_ns)
 			break;
 	}
+}
+
+/* ---- Who ran meanwhile ---- */
+
+static __always_inline u64 runner_of(struct task_struct *p)
+{
+	struct vcpu *vcpu = vcpu_of(task_ctx_of(p));
+	struct vm *vm = vcpu ? vm_at(vcpu->vm) : NULL;
+
+	if (vm)
+		return RUNNER_IS_VM | vcpu->vm |
+		       (u64)(vm->generation & RUNNER_GENERATION_MASK) << RUNNER_GENERATION_SHIFT;
+	return p->pid ? p->cgroups->dfl_cgrp->kn->id : 0;
+}
+
+/* The turn under way on this pCPU ends, and `next` has its own. A runner's turns in a row are one. */
+static __always_inline void turn_begins(struct task_struct *next, u64 now)
+{
+	u32 pcpu = bpf_get_smp_processor_id();
+	struct pcpu_turns *of = bpf_map_lookup_elem(&turns_of, &pcpu);
+	struct pcpu_turn *turn;
+	u64 runner;
+
+	if (!of)
+		return;
+	runner = runner_of(next);
+	turn = &of->turns[(of->begun - 1) & (TURNS_KEPT - 1)];
+	if (of->begun && turn->runner == runner)
+		return;
+	turn->until_ns = now;
+	turn = &of->turns[of->begun & (TURNS_KEPT - 1)];
+	turn->runner = runner;
+	turn->since_ns = now;
+	turn->until_ns = 0;
+	bpf_core_read_str(turn->comm, sizeof(turn->comm), &next->comm);
+	of->begun++;
+}
+
+/* How much of this turn lies within the wait. */
+static __always_inline u64 turn_within(const struct pcpu_turn *turn, u64 since_ns, u64 now)
+{
+	u64 begin = turn->since_ns > since_ns ? turn->since_ns : since_ns;
+	u64 end = turn->until_ns && turn->until_ns < now ? turn->until_ns : now;
+
+	return turn->since_ns && end > begin ? end - begin : 0;
+}
+
+/* Not static: see maps.bpf.h. */
+__noinline int add_turn(u32 pcpu, u32 at, u64 since_ns, u64 now)
+{
+	u32 zero = 0, place;
+	struct pcpu_turns *of = bpf_map_lookup_elem(&turns_of, &pcpu);
+	struct runners *runners = bpf_map_lookup_elem(&runners_of, &zero);
+	struct pcpu_turn *turn;
+	u64 within;
+
+	if (!of || !runners)
+		return 0;
+	turn = &of->turns[at & (TURNS_KEPT - 1)];
+	within = turn_within(turn, since_ns, now);
+	if (!within)
+		return 0;
+	for (place = 0; place < RUNNERS_TOLD; place++) {
+		if (place >= runners->count) {
+			runners->runner[place] = turn->runner;
+			runners->ran_ns[place] = 0;
+			runners->turn[place] = at;
+			runners->count = place + 1;
+		}
+		if (runners->runner[place] == turn->runner) {
+			runners->ran_ns[place] += within;
+			break;
+		}
+	}
+	return 0;
+}
+
+/* The longest wait of the vCPU in `slot` since the daemon looked has ended. Not static: see maps.bpf.h. */
+__noinline int tell_longest(u32 slot, u64 since_ns, u64 now)
+{
+	struct vcpu *vcpu = vcpu_at(slot);
+	u32 zero = 0, pcpu = vcpu ? waiting_of(vcpu)->pcpu : 0, at, place;
+	struct pcpu_turns *of = bpf_map_lookup_elem(&turns_of, &pcpu);
+	struct runners *runners = bpf_map_lookup_elem(&runners_of, &zero);
+	struct long_wait *longest;
+	u64 known_ns = 0, most_ns = 0;
+	u32 most = 0;
+
+	if (!vcpu || !of || !runners)
+		return 0;
+	runners->count = 0;
+	for (at = 0; at < TURNS_KEPT; at++)
+		add_turn(pcpu, at, since_ns, now);
+	longest = &seen_of(vcpu)->longest;
+	longest->runner = 0;
+	for (place = 0; place < RUNNERS_TOLD; place++) {
+		if (place >= runners->count)
+			break;
+		known_ns += runners->ran_ns[place];
+		if (runners->ran_ns[place] > most_ns) {
+			most_ns = runners->ran_ns[place];
+			most = runners->turn[place];
+			longest->runner = runners->runner[place];
+		}
+	}
+	__builtin_memcpy(longest->comm, of->turns[most & (TURNS_KEPT - 1)].comm, sizeof(longest->comm));
+	longest->since_ns = since_ns;
+	longest->length_ns = now - since_ns;
+	longest->runner_ns = most_ns;
+	longest->known_ns = known_ns;
+	longest->pcpu = pcpu;
+	return 0;
+}
+
+static __always_inline void note_longest(const struct vcpu *vcpu, u32 slot, u64 now)
+{
+	const struct long_wait *longest = &seen_of(vcpu)->longest;
+	u64 since_ns = seen_of(vcpu)->since_ns, length_ns = elapsed_ns(since_ns, now);
+
+	if (length_ns < LONG_WAIT_NS)
+		return;
+	if (longest->length_ns < length_ns || longest->since_ns + longest->length_ns < longest_from_ns)
+		tell_longest(slot, since_ns, now);
 }
 
 /* The scheduler, whichever it is, doesn't say. */
@@ -343,6 +513,7 @@ static __always_inline void stops_running(struct task_struct *p, bool runnable, 
 		ADD(seen->ran_ns, now - seen->since_ns);
 	look_at_steal(vcpu);
 	seen->since_ns = now;
+	waiting_of(vcpu)->pcpu = bpf_get_smp_processor_id();
 	__sync_lock_test_and_set(&vcpu->state, runnable ? VCPU_RUNNABLE : VCPU_BLOCKED);
 	rip = read_guest_rip(vcpu->kvm_vcpu);
 	class = classify_rip(tctx->vcpu - 1, vcpu->vm, vcpu->kvm_vcpu, rip);
@@ -384,10 +555,14 @@ static __always_inline void starts_running(struct task_struct *p, u64 now)
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct vcpu *vcpu = vcpu_of(tctx);
 
+	if (tctx && vcpu && vcpu->state == VCPU_RUNNABLE) {
+		note_wait(&seen_of(vcpu)->ready, elapsed_ns(seen_of(vcpu)->since_ns, now));
+		note_longest(vcpu, tctx->vcpu - 1, now);
+	}
+	/* Behind that: nobody waits for himself. */
+	turn_begins(p, now);
 	if (!tctx || !vcpu)
 		return;
-	if (vcpu->state == VCPU_RUNNABLE)
-		note_wait(&seen_of(vcpu)->ready, elapsed_ns(seen_of(vcpu)->since_ns, now));
 	seen_of(vcpu)->since_ns = now;
 	__sync_lock_test_and_set(&vcpu->state, VCPU_RUNNING);
 	take_interrupts(vcpu, now);
@@ -403,6 +578,7 @@ int BPF_PROG(on_wakeup, struct task_struct *p)
 		return 0;
 	/* First: a reader of both, between two equal ones, has what belongs together. */
 	seen_of(vcpu)->since_ns = bpf_ktime_get_ns();
+	waiting_of(vcpu)->pcpu = p->thread_info.cpu;
 	vcpu_moves(vcpu, VCPU_BLOCKED, VCPU_RUNNABLE);
 	return 0;
 }

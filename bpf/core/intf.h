@@ -453,6 +453,23 @@ struct wait_stats {
 	u64 counts[WAIT_BUCKETS];
 };
 
+/* Who had a turn: a VM, or the cgroup of a task that isn't a vCPU, by its number. 0: the pCPU was idle. */
+#define RUNNER_IS_VM (1ull << 63) /* the slot in the low half, above it the slot's generation */
+#define RUNNER_GENERATION_SHIFT 32
+#define RUNNER_GENERATION_MASK 0x7fffffffu
+
+/* The longest wait of a vCPU among those that are over, and who had its pCPU meanwhile. */
+struct long_wait {
+	u64 since_ns;
+	u64 length_ns;
+	u64 runner;    /* of those that ran there meanwhile, the one that had most */
+	u64 runner_ns; /* how much that was */
+	u64 known_ns;  /* how much of the wait is known: of the last TURNS_KEPT turns */
+	u32 pcpu;      /* where it began to wait: balancing may have moved it since */
+	u32 reserved;
+	char comm[16]; /* the name of one of that runner's tasks */
+};
+
 /* Of one vCPU since it was first seen. */
 struct observed_vcpu {
 	u64 joined_at_ns;
@@ -467,9 +484,10 @@ struct observed_vcpu {
 	u64 directed_yields; /* by hypercall, to a sibling that it waits for */
 	/* The guest has asked for its steal time; the two below are what KVM has told it. */
 	u64 steal_is_told;
-	u64 steal_before_ns;	 /* at the end of the first turn that was seen */
-	u64 steal_ns;		 /* at the end of the last one */
-	struct wait_stats ready; /* runnable, without a pCPU: waits that are over */
+	u64 steal_before_ns;	  /* at the end of the first turn that was seen */
+	u64 steal_ns;		  /* at the end of the last one */
+	struct wait_stats ready;  /* runnable, without a pCPU: waits that are over */
+	struct long_wait longest; /* of those that ended after longest_from_ns, if one did */
 };
 
 /* Of one VM since it was first seen. */

@@ -119,6 +119,7 @@ struct thread_struct {
 
 struct thread_info {
 	unsigned long flags;
+	u32 cpu;
 };
 
 struct hlist_node {

@@ -1,6 +1,7 @@
 //! README's numbers as a test: its table is what the command beside it prints.
 
 use crate::common::{microslice, text};
+use crate::reports::observe_report;
 use serde_json::Value;
 use std::path::Path;
 
@@ -70,4 +71,18 @@ fn the_table_is_what_its_command_prints() {
         "README's rows are:\n{}",
         rows.join("\n")
     );
+}
+
+/// The tables of README's screen are those that `observe` prints. Their rows are of two VMs on one machine.
+#[test]
+fn the_screen_has_the_columns_that_observe_prints() {
+    fn words(line: &str) -> Vec<&str> {
+        line.split_whitespace().collect()
+    }
+    let (page, screen) = (readme(), observe_report(60).to_text());
+    let headers: Vec<_> = screen.lines().filter(|line| words(line).first() == Some(&"vm")).take(2).collect();
+    assert_eq!(headers.len(), 2, "{screen}");
+    for header in headers {
+        assert!(page.lines().any(|line| words(line) == words(header)), "README has no line: {header}");
+    }
 }

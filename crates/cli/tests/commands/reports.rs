@@ -4,10 +4,10 @@ use microslice_host::beside::report as beside;
 use microslice_host::bpf::hooks::Hooks;
 use microslice_host::bpf::recursion_misses::RecursionMisses;
 use microslice_host::interface::{
-    AccelerationReturn, BoostStats, HostStats, Overtake, RequestFailure, VmStats, WaitStats,
+    AccelerationReturn, BoostStats, HostStats, LongWait, Overtake, RequestFailure, VmStats, WaitStats,
 };
 use microslice_host::machine::cgroups::CpuLimits;
-use microslice_host::observe::{Stalls, VcpuFigures, VmFigures, report as observe};
+use microslice_host::observe::{HelperTimes, LongWaits, Stalls, VcpuFigures, VmFigures, report as observe};
 use microslice_host::output::holders::Stops;
 use microslice_host::output::monitoring::Reading;
 use microslice_host::run::RunReading;
@@ -126,6 +126,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         ready_ns: seconds * S / 8,
         waiting_ns: 0,
         waits,
+        longest: LongWait::new_zeroed(),
         turns_ended: counts(&[(GuestClass::User, seconds * 9), (GuestClass::TlbShootdown, seconds * 2)]),
         turns_ended_owing: seconds,
         spins: counts(&[(GuestClass::LockWaiter, seconds * 12)]),
@@ -141,6 +142,8 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         interrupt_waits: [waits; InterruptKind::ALL.len()],
         shootdowns: waits,
         stalls: Stalls { throttled_ns: seconds * S / 16, ..Stalls::default() },
+        long_waits: LongWaits::default(),
+        helpers: HelperTimes::default(),
     };
     let vm = observe::VmReport {
         name: "db-server".into(),
@@ -164,6 +167,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         recursion_misses: RecursionMisses::default(),
         programs: None,
         host: None,
+        nodes: Vec::new(),
     }
 }
 

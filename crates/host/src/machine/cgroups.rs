@@ -199,14 +199,17 @@ impl CpuController {
     }
 
     /// Returns for how long a cgroup's own limit has kept its tasks off CPUs, as a sum over CPUs, in
-    /// nanoseconds. `None`: it has no limit, or is gone.
+    /// nanoseconds. `None`: it is gone.
     pub fn throttled_ns(&self, folder: &Path) -> Option<u64> {
+        throttled(&self.weights.join(folder).join("cpu.stat"))
+    }
+
+    /// Says whether a cgroup has a limit of its own.
+    pub fn has_limit(&self, folder: &Path) -> bool {
         let quota_file = if self.is_first { "cpu.cfs_quota_us" } else { "cpu.max" };
-        let folder = self.weights.join(folder);
-        let quota = std::fs::read_to_string(folder.join(quota_file)).ok()?;
+        let quota = std::fs::read_to_string(self.weights.join(folder).join(quota_file)).unwrap_or_default();
         // Without a limit it is "max", or -1.
-        quota.split_whitespace().next()?.parse::<u64>().ok()?;
-        throttled(&folder.join("cpu.stat"))
+        quota.split_whitespace().next().is_some_and(|quota| quota.parse::<u64>().is_ok())
     }
 
     /// Returns the same of the tasks in this cgroup itself, whichever level's limit it was. `None`: that
@@ -347,8 +350,15 @@ pub(crate) mod tests {
         let of = |is_first, folder: &str| {
             CpuController::below(mount.path(), is_first).throttled_ns(Path::new(folder))
         };
-        assert_eq!((of(false, "a"), of(false, "a/b"), of(false, "gone")), (Some(5_000), None, None));
-        assert_eq!((of(true, "c"), of(true, "d")), (Some(11), None));
+        assert_eq!((of(false, "a"), of(false, "gone"), of(true, "c")), (Some(5_000), None, Some(11)));
+        let is_limited = |is_first, folder: &str| {
+            CpuController::below(mount.path(), is_first).has_limit(Path::new(folder))
+        };
+        let of_second = ["a", "a/b", "gone"].map(|folder| is_limited(false, folder));
+        assert_eq!(
+            (of_second, ["c", "d"].map(|folder| is_limited(true, folder))),
+            ([true, false, false], [true, false])
+        );
         let second = CpuController::below(mount.path(), false);
         assert_eq!(second.throttled_local_ns(Path::new("a/b")), Some(4_000));
         assert_eq!(second.throttled_local_ns(Path::new("a")), None);

@@ -2,6 +2,7 @@
 
 mod capacity;
 pub mod cautions;
+pub(crate) mod cgroup_names;
 pub mod cgroups;
 pub(crate) mod clock;
 pub(crate) mod core_scheduling;

@@ -1,7 +1,9 @@
 //! What was seen of a vCPU and of a VM: the arithmetic of waits and of intervals.
 
 use crate::bpf::counters::{Counters, add_up, difference, sum};
-use crate::interface::{ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
+use crate::interface::{LongWait, ObservedVcpu, Vcpu, WAIT_BUCKETS, WaitStats};
+use crate::observe::helpers::HelperTimes;
+use crate::observe::long_waits::LongWaits;
 use crate::observe::stalls::Stalls;
 use crate::output::holders::Stops;
 use microslice_metrics::Histogram;
@@ -71,6 +73,8 @@ pub struct VcpuFigures {
     pub waiting_ns: u64,
     /// Waits that are over; the longest may still be under way.
     pub waits: WaitStats,
+    /// The longest of those that are over, since the look before.
+    pub longest: LongWait,
     pub turns_ended: [u64; CLASSES],
     pub turns_ended_owing: u64,
     pub spins: [u64; CLASSES],
@@ -96,6 +100,7 @@ impl VcpuFigures {
             ready_ns: seen.ready.total_ns + waiting_ns,
             waiting_ns,
             waits,
+            longest: seen.longest,
             turns_ended: seen.turns_ended,
             turns_ended_owing: seen.turns_ended_owing,
             spins: seen.spins,
@@ -122,6 +127,7 @@ impl VcpuFigures {
             ready_ns: less(self.ready_ns, before.ready_ns),
             waiting_ns: self.waiting_ns,
             waits: WaitStats { max_ns: over.max_ns.max(self.waiting_ns), ..over },
+            longest: self.longest,
             turns_ended: each(&self.turns_ended, &before.turns_ended),
             turns_ended_owing: less(self.turns_ended_owing, before.turns_ended_owing),
             spins: each(&self.spins, &before.spins),
@@ -154,6 +160,9 @@ pub struct VmFigures {
     pub shootdowns: WaitStats,
     /// Its waits that aren't for other tasks.
     pub stalls: Stalls,
+    pub long_waits: LongWaits,
+    /// CPU time that it takes beside its vCPUs.
+    pub helpers: HelperTimes,
 }
 
 impl VmFigures {
@@ -196,7 +205,7 @@ impl VmFigures {
     }
 
     /// Returns for how long it was seen, in nanoseconds: whichever of its vCPUs longest.
-    fn seen_ns(&self) -> u64 {
+    pub fn seen_ns(&self) -> u64 {
         self.vcpus.iter().map(|vcpu| vcpu.observed_ns).max().unwrap_or(0)
     }
 
@@ -255,6 +264,8 @@ impl VmFigures {
             }),
             shootdowns: self.shootdowns.since(&before.shootdowns),
             stalls: self.stalls.since(&before.stalls),
+            long_waits: self.long_waits.since(&before.long_waits),
+            helpers: self.helpers.since(&before.helpers),
         }
     }
 }
@@ -341,6 +352,8 @@ mod tests {
             interrupt_waits: [waits(&[], 0, 0); KINDS],
             shootdowns: waits(&[], 0, 0),
             stalls: Stalls::default(),
+            long_waits: LongWaits::default(),
+            helpers: HelperTimes::default(),
         };
         let apart = of(vec![waited(2_000), waited(500), waited(1_000)]);
         assert_eq!((apart.skew_ns(), apart.skew_percent()), (1_500, 15.0));
@@ -370,6 +383,8 @@ mod tests {
                 interrupt_waits: [waits(&[], 0, 0); KINDS],
                 shootdowns: waits(&[], 0, 0),
                 stalls: Stalls::default(),
+                long_waits: LongWaits::default(),
+                helpers: HelperTimes::default(),
             }
         };
         let later = figures(900, 5_000).since(&figures(400, 2_000));

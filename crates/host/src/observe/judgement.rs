@@ -3,6 +3,7 @@
 use crate::bpf::counters::add_up;
 use crate::interface::WaitStats;
 use crate::observe::figures::VmFigures;
+use crate::observe::long_waits::LongestWait;
 use crate::observe::report::VmReport;
 use microslice_metrics::Unit;
 use microslice_policy::{Coded, GuestClass, class_is_critical};
@@ -26,6 +27,7 @@ pub fn judge(vm: &VmReport, seconds: f64) -> String {
     if !vm.affinity.is_empty() && figures.ready_percent() >= SOME_PERCENT {
         parts.push(format!("it may run on {} of the host's pCPUs only", vm.affinity.len()));
     }
+    parts.extend(figures.long_waits.longest().and_then(LongestWait::judgement));
     let skew = figures.skew_percent();
     if skew >= SOME_PERCENT {
         parts.push(format!("its vCPUs drift apart by {skew:.0} % of the time"));

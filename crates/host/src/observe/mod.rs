@@ -6,7 +6,9 @@
 
 mod crowd;
 mod figures;
+mod helpers;
 mod judgement;
+mod long_waits;
 mod page;
 mod profile;
 mod programs;
@@ -16,6 +18,8 @@ mod served;
 mod stalls;
 
 pub use figures::{VcpuFigures, VmFigures};
+pub use helpers::HelperTimes;
+pub use long_waits::{LongWaits, LongestWait, Runner};
 pub use sampler::Sampler;
 pub use stalls::Stalls;
 
@@ -30,6 +34,8 @@ use crate::output::monitoring::Publisher;
 use crate::output::tracer::{Tracer, name_of_newcomer};
 use crate::settings::Settings;
 use crate::shares::weights::{Weighed, weights};
+use helpers::HelperWatch;
+use long_waits::LongWaitWatch;
 use programs::Programs;
 use report::{Report, VmReport};
 use stalls::StallWatch;
@@ -103,6 +109,7 @@ fn run_answering(
     let tracer = settings.trace.as_ref().map(create).transpose()?;
     let measuring = settings.program_costs.then(Measuring::start).transpose()?;
     let mut host_profile = profile::host(&host);
+    let nodes = host.topology.neighbourhoods.iter().map(|place| place.node).collect();
     let programs = Programs::load(&host, settings)?;
     privileges::keep_only_used()?;
     if let Some(line) = programs.hooks().line() {
@@ -113,6 +120,8 @@ fn run_answering(
         guests,
         gone: Vec::new(),
         stalls: StallWatch::of_host(),
+        helpers: HelperWatch::of_host(),
+        long_waits: LongWaitWatch::of_host(),
         _measuring: measuring,
         measures: settings.program_costs,
         programs,
@@ -144,6 +153,7 @@ fn run_answering(
     host_profile.sees_interrupts = report.hooks.sees_interrupts();
     profile::note_scheduler(&mut host_profile);
     report.host = Some(host_profile);
+    report.nodes = nodes;
     (output.report)(&report);
     match &settings.trace {
         Some(trace) if observer.trace_has_failed => Err(trace.is_incomplete()),
@@ -164,6 +174,8 @@ struct Observer<'s> {
     guests: Guests<'s>,
     gone: Vec<VmReport>,
     stalls: StallWatch,
+    helpers: HelperWatch,
+    long_waits: LongWaitWatch,
     _measuring: Option<Measuring>,
     measures: bool,
     programs: Programs,
@@ -269,6 +281,7 @@ impl Observer<'_> {
     }
 
     fn present(&mut self) -> Vec<VmReport> {
+        let now_ns = monotonic_ns();
         let vms = self.guests.vms.values();
         let weights =
             weights(&vms.map(|vm| Weighed { place: &vm.place, is_active: true }).collect::<Vec<_>>());
@@ -287,8 +300,16 @@ impl Observer<'_> {
             figures: self.programs.figures(vm.kernel_side.slot),
         };
         let mut present: Vec<VmReport> = self.guests.vms.values().zip(weights).map(of).collect();
-        let figures = present.iter_mut().map(|vm| (vm.pid, vm.generation, &mut vm.figures));
-        self.stalls.look(figures, Instant::now());
+        let now = Instant::now();
+        self.stalls.look(figures_of(&mut present), now);
+        self.helpers.look(figures_of(&mut present), now);
+        let (guests, programs) = (&self.guests, &self.programs);
+        let name_vm = |slot, generation| {
+            let vm = guests.vms.get(&slot).filter(|vm| vm.kernel_side.generation == generation);
+            (vm.map(|vm| vm.kernel_side.pid), name_of(guests, programs, slot, generation))
+        };
+        self.long_waits.look(figures_of(&mut present), &name_vm, now_ns);
+        self.programs.look_for_longest_from(now_ns);
         present
     }
 
@@ -331,8 +352,14 @@ impl Observer<'_> {
             recursion_misses: self.programs.recursion_misses(),
             programs: self.measures.then(|| self.programs.program_costs()),
             host: None,
+            nodes: Vec::new(),
         }
     }
+}
+
+/// By pid and generation.
+fn figures_of(vms: &mut [VmReport]) -> impl Iterator<Item = (u32, u32, &mut VmFigures)> {
+    vms.iter_mut().map(|vm| (vm.pid, vm.generation, &mut vm.figures))
 }
 
 fn name_of(guests: &Guests<'_>, programs: &Programs, slot: u32, generation: u32) -> Option<String> {

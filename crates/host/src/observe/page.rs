@@ -15,6 +15,8 @@ pub fn of(report: &Report) -> String {
     page.heading("Waits for a pCPU");
     page.table(&report.wait_table());
     page.plots(&[ready_chart(report), percentile_chart(report)]);
+    page.heading("Longest waits, and time beside vCPUs");
+    page.table(&report.place_table());
     page.heading("What was interrupted, and what waited");
     page.table(&report.loss_table());
     page.heading("vCPUs");

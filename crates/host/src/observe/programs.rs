@@ -18,6 +18,8 @@ use crate::interface::{
 use crate::machine::clock::monotonic_ns;
 use crate::machine::preflight::Host;
 use crate::observe::figures::{VcpuFigures, VmFigures};
+use crate::observe::helpers::HelperTimes;
+use crate::observe::long_waits::LongWaits;
 use crate::observe::stalls::Stalls;
 use crate::observe_skeleton::{ObserveSkel, ObserveSkelBuilder, types};
 use crate::output::holders::Stops;
@@ -60,6 +62,7 @@ impl Programs {
         choose_programs!(open, hooks);
         // Nothing is recorded.
         open.maps.records.set_max_entries(4096).map_err(failed)?;
+        open.maps.turns_of.set_max_entries(host.topology.pcpu_count).map_err(failed)?;
         open.progs.on_traced_switch.set_autoload(settings.trace.is_some());
         open.progs.on_traced_wakeup.set_autoload(settings.trace.is_some());
         if settings.trace.is_none() {
@@ -123,7 +126,14 @@ impl Programs {
         bss.host_stats.traces_dropped
     }
 
-    /// Returns the figures of the VM in `slot`, from when it came up to now, without stalls.
+    /// From now on longest waits are those that end later than `now_ns`.
+    pub fn look_for_longest_from(&mut self, now_ns: u64) {
+        let bss =
+            self.skeleton.maps.bss_data.as_deref_mut().expect("a loaded BPF object has its globals mapped");
+        bss.longest_from_ns = now_ns;
+    }
+
+    /// Returns the figures of the VM in `slot`, from when it came up to now, as the BPF side has them.
     pub fn figures(&self, slot: u32) -> VmFigures {
         let core: Vm = self.vms.get(slot).unwrap_or_default();
         let seen: ObservedVm = self.vms.get_last(slot).unwrap_or_else(ObservedVm::new_zeroed);
@@ -138,6 +148,8 @@ impl Programs {
             interrupt_waits: seen.interrupt_waits,
             shootdowns: seen.shootdowns,
             stalls: Stalls::default(),
+            long_waits: LongWaits::default(),
+            helpers: HelperTimes::default(),
         }
     }
 

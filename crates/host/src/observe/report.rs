@@ -6,6 +6,7 @@ use crate::bpf::recursion_misses::RecursionMisses;
 use crate::interface::WaitStats;
 use crate::observe::crowd::Crowd;
 use crate::observe::figures::{VcpuFigures, VmFigures};
+use crate::observe::long_waits::{self, LongestWait};
 use crate::observe::{judgement, page};
 use crate::output::words::{merge, named, names};
 use microslice_metrics::profile::HostProfile;
@@ -29,7 +30,8 @@ pub struct VmReport {
     /// True if the classes of its guest's code are known.
     pub has_classes: bool,
     pub is_gone: bool,
-    /// By which it shares the host.
+    /// By which it shares the host with the other VMs, after all levels of cgroups: 100 each, if all are
+    /// alike.
     pub weight: u32,
     /// Numbers of the pCPUs where its vCPUs may run; empty: all, or unknown (only the last report has
     /// it).
@@ -66,6 +68,8 @@ pub struct Report {
     pub programs: Option<Value>,
     /// The host, in the last report only.
     pub host: Option<HostProfile>,
+    /// The NUMA node of each online pCPU, in the last report only.
+    pub nodes: Vec<u32>,
 }
 
 impl Report {
@@ -129,6 +133,11 @@ impl Report {
             "paused_time_ns": figures.stalls.paused_ns,
             "skew_percent": figures.skew_percent(),
             "skew_time_ns": figures.skew_ns(),
+            "longest_wait": figures.long_waits.longest().map(LongestWait::to_json),
+            "weight": vm.weight,
+            "vmm_time_ns": figures.helpers.vmm_ns,
+            "vhost_time_ns": figures.helpers.vhost_ns,
+            "pit_time_ns": figures.helpers.pit_ns,
             "cpu_time_ns": figures.total(|vcpu| vcpu.ran_ns),
             "steal_percent": figures.steal_percent(),
             "wait_to_run_ns": waits(&figures.waits()),
@@ -160,7 +169,7 @@ impl Report {
             text.push_str("no VM was seen\n");
             return text;
         }
-        for table in [self.wait_table(), self.loss_table(), self.vcpu_table()] {
+        for table in [self.wait_table(), self.place_table(), self.loss_table(), self.vcpu_table()] {
             text.push_str(&table.to_string());
             text.push('\n');
         }
@@ -223,6 +232,38 @@ impl Report {
                 p99,
                 max,
                 guest_of(vm),
+            ]);
+        }
+        table
+    }
+
+    /// What each VM has beside the time of its vCPUs, and its longest wait.
+    pub(super) fn place_table(&self) -> Table {
+        let mut table = Table::new(&[
+            "vm",
+            ">weight",
+            ">VMM",
+            ">vhost",
+            ">kvm-pit",
+            ">longest wait",
+            "began",
+            "meanwhile ran",
+            ">for",
+        ]);
+        for vm in &self.vms {
+            let (helpers, longest) = (&vm.figures.helpers, vm.figures.long_waits.longest());
+            let of_a_cpu = |ns: u64| percent(ns as f64 / vm.figures.seen_ns().max(1) as f64 * 100.0);
+            let of_wait = |of: &dyn Fn(&LongestWait) -> String| longest.map_or("-".into(), of);
+            table.row([
+                vm.name.clone(),
+                vm.weight.to_string(),
+                of_a_cpu(helpers.vmm_ns),
+                of_a_cpu(helpers.vhost_ns),
+                of_a_cpu(helpers.pit_ns),
+                of_wait(&|wait| long_waits::shown(wait.length_ns)),
+                of_wait(&LongestWait::time),
+                of_wait(&LongestWait::runner),
+                of_wait(&|wait| wait.behind.as_ref().map_or("-".into(), |(_, _, ns)| long_waits::shown(*ns))),
             ]);
         }
         table
@@ -377,7 +418,8 @@ fn vcpu_json(vcpu: &VcpuFigures) -> Value {
 pub(crate) mod tests {
     use super::*;
     use crate::interface::KvmVendor;
-    use crate::observe::Stalls;
+    use crate::interface::LongWait;
+    use crate::observe::{HelperTimes, LongWaits, Stalls};
     use crate::output::holders::Stops;
     use microslice_policy::Coded;
     use zerocopy::FromZeros;
@@ -398,6 +440,7 @@ pub(crate) mod tests {
             ready_ns: 140_000_000,
             waiting_ns: 0,
             waits: WaitStats::new_zeroed(),
+            longest: LongWait::new_zeroed(),
             turns_ended,
             turns_ended_owing: 4,
             spins: [0; GuestClass::ALL.len()],
@@ -413,6 +456,8 @@ pub(crate) mod tests {
             interrupt_waits: [WaitStats::new_zeroed(); 5],
             shootdowns,
             stalls: Stalls::default(),
+            long_waits: LongWaits::default(),
+            helpers: HelperTimes::default(),
         };
         let vm = VmReport {
             name: "<web>".into(),
@@ -436,6 +481,7 @@ pub(crate) mod tests {
             recursion_misses: RecursionMisses::default(),
             programs: None,
             host: None,
+            nodes: vec![],
         }
     }
 

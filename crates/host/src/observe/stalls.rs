@@ -5,10 +5,12 @@
 //! Mechanism. The kernel counts throttled time in each cgroup's `cpu.stat`, and from Linux 6.6 on in
 //!            `cpu.stat.local`: that of its own tasks, whichever level's limit it was (`kernel/sched/core.c`,
 //!            `cpu_local_stat_show`). If no vCPU of a VM ran since the look before, threads are looked at.
-//!            The VM is paused if each is stopped, or is in another system call than `KVM_RUN`.
-//! Limits.    A pause is known to a look's interval. Before Linux 6.6 a limit that VMs share counts for each
-//!            of them. A cgroup's throttled time includes the VMM's other threads in it; at most the time
-//!            ready is shown.
+//!            The VM is paused if each is stopped, or is in another system call than `KVM_RUN`. Which cgroups
+//!            have a limit is looked for every ten seconds; their counters alone are read each second, once
+//!            for each cgroup.
+//! Limits.    A pause is known to a look's interval. A new limit counts from ten seconds later on, at most.
+//!            Before Linux 6.6 a limit that VMs share counts for each of them. A cgroup's throttled
+//!            time includes the VMM's other threads in it; at most the time ready is shown.
 
 use crate::machine::cgroups::CpuController;
 use crate::observe::figures::VmFigures;
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How often limits are read: a kernel before 6.6 adds up a cgroup's counters for each reading.
 const LOOK_FOR_LIMITS: Duration = Duration::from_secs(1);
+/// How often it is looked where threads lie, and which cgroups have a limit: a file for each vCPU.
+const LOOK_FOR_CGROUPS: Duration = Duration::from_secs(10);
 /// Cgroups that are told of a VM. One that moves through more has the rest in its sum alone.
 const CGROUPS_MAX: usize = 64;
 /// `include/uapi/linux/kvm.h`.
@@ -66,6 +70,25 @@ struct Looked {
     /// When, and how long its vCPUs had run until then.
     ran: Option<(Instant, u64)>,
     limits_read: Option<Instant>,
+    placed: Option<Placed>,
+}
+
+/// Where a VM's threads lay when that was looked for.
+#[derive(Debug)]
+struct Placed {
+    at: Instant,
+    threads: Vec<u32>,
+    /// Cgroups with a limit, and those within them that the threads lie in.
+    limited: BTreeSet<PathBuf>,
+    own: BTreeSet<PathBuf>,
+}
+
+/// What has been read in this look: VMs have outer cgroups in common.
+#[derive(Debug, Default)]
+struct Read {
+    limits: BTreeMap<PathBuf, bool>,
+    throttled: BTreeMap<PathBuf, Option<u64>>,
+    files: u64,
 }
 
 /// Looks at VMs by the files of `/proc` and of cgroups.
@@ -74,29 +97,38 @@ pub struct StallWatch {
     proc: PathBuf,
     /// By pid and generation.
     vms: BTreeMap<(u32, u32), Looked>,
+    /// How many files limits took in the last look.
+    files_read: u64,
 }
 
 impl StallWatch {
     /// Watches this host.
     pub fn of_host() -> Self {
-        Self { controller: CpuController::of_host(), proc: "/proc".into(), vms: BTreeMap::new() }
+        Self {
+            controller: CpuController::of_host(),
+            proc: "/proc".into(),
+            vms: BTreeMap::new(),
+            files_read: 0,
+        }
     }
 
     /// Puts into the figures of each VM what it waited for until `now`. VMs that aren't among these are
     /// forgotten.
     pub fn look<'f>(&mut self, vms: impl Iterator<Item = (u32, u32, &'f mut VmFigures)>, now: Instant) {
         let mut before = std::mem::take(&mut self.vms);
+        let mut read = Read::default();
         for (pid, generation, figures) in vms {
             let mut looked = before.remove(&(pid, generation)).unwrap_or_default();
             let threads: Vec<u32> = figures.vcpus.iter().map(|vcpu| vcpu.tid).collect();
             self.look_for_pauses(&mut looked, pid, &threads, figures.total(|vcpu| vcpu.ran_ns), now);
             if looked.limits_read.is_none_or(|at| now.duration_since(at) >= LOOK_FOR_LIMITS) {
                 looked.limits_read = Some(now);
-                self.look_for_limits(&mut looked, pid, &threads);
+                self.look_for_limits(&mut looked, pid, &threads, now, &mut read);
             }
             figures.stalls = looked.stalls.clone();
             self.vms.insert((pid, generation), looked);
         }
+        self.files_read = read.files;
     }
 
     fn look_for_pauses(&self, looked: &mut Looked, pid: u32, threads: &[u32], ran_ns: u64, now: Instant) {
@@ -109,14 +141,37 @@ impl StallWatch {
         }
     }
 
-    fn look_for_limits(&self, looked: &mut Looked, pid: u32, threads: &[u32]) {
+    fn place(&self, pid: u32, threads: &[u32], now: Instant, read: &mut Read) -> Placed {
+        read.files += threads.len() as u64;
         let cgroup_of = |thread: &u32| self.controller.cgroup_of(&self.task(pid, *thread));
-        let own: BTreeSet<PathBuf> = threads.iter().filter_map(cgroup_of).collect();
+        let mut own: BTreeSet<PathBuf> = threads.iter().filter_map(cgroup_of).collect();
         let levels: BTreeSet<&Path> = own.iter().flat_map(|own| own.ancestors()).collect();
-        let limited: Vec<(&Path, u64)> = levels
-            .into_iter()
-            .filter_map(|level| Some((level, self.controller.throttled_ns(level)?)))
-            .collect();
+        let mut has_limit = |level: &&Path| {
+            *read.limits.entry(level.to_path_buf()).or_insert_with(|| {
+                read.files += 1;
+                self.controller.has_limit(level)
+            })
+        };
+        let limited: BTreeSet<PathBuf> =
+            levels.into_iter().filter(|level| has_limit(level)).map(Path::to_owned).collect();
+        own.retain(|own| own.ancestors().any(|level| limited.contains(level)));
+        Placed { at: now, threads: threads.to_owned(), limited, own }
+    }
+
+    fn look_for_limits(&self, looked: &mut Looked, pid: u32, threads: &[u32], now: Instant, read: &mut Read) {
+        let is_known =
+            |placed: &Placed| placed.threads == threads && now.duration_since(placed.at) < LOOK_FOR_CGROUPS;
+        let placed = looked.placed.take().filter(is_known);
+        let placed = placed.unwrap_or_else(|| self.place(pid, threads, now, read));
+        let Placed { limited, own, .. } = looked.placed.insert(placed);
+        let mut throttled_of = |level: &PathBuf| {
+            *read.throttled.entry(level.clone()).or_insert_with(|| {
+                read.files += 1;
+                self.controller.throttled_ns(level)
+            })
+        };
+        let limited: Vec<(&Path, u64)> =
+            limited.iter().filter_map(|level| Some((level.as_path(), throttled_of(level)?))).collect();
         if limited.is_empty() {
             return;
         }
@@ -131,6 +186,7 @@ impl StallWatch {
             }
             throttled_ns += more;
         }
+        read.files += own.len() as u64;
         let local = |own: &PathBuf| self.controller.throttled_local_ns(own);
         if let Some(locals) = own.iter().map(local).collect::<Option<Vec<u64>>>() {
             let more = own.iter().zip(locals).map(|(own, ns)| grown(&mut looked.throttled_local, own, ns));
@@ -195,7 +251,12 @@ mod tests {
         fn with(files: &[(&str, &str)]) -> Self {
             let files = mount_with(files);
             let controller = CpuController::below(&files.path().join("cgroup"), false);
-            let watch = StallWatch { controller, proc: files.path().join("proc"), vms: BTreeMap::new() };
+            let watch = StallWatch {
+                controller,
+                proc: files.path().join("proc"),
+                vms: BTreeMap::new(),
+                files_read: 0,
+            };
             let figures = report(true).vms.remove(0).figures;
             Self { files, watch, figures, now: Instant::now() }
         }
@@ -260,9 +321,43 @@ mod tests {
             std::fs::create_dir(host.files.path().join(format!("cgroup/{at}"))).unwrap();
             host.write(&format!("cgroup/{at}/cpu.max"), "1000 100000\n");
             host.write(&format!("cgroup/{at}/cpu.stat"), "throttled_usec 1\n");
+            host.now += LOOK_FOR_CGROUPS;
             assert!(host.look().by_cgroup.len() <= CGROUPS_MAX);
         }
         assert_eq!(host.watch.vms[&(VMM, 1)].throttled.len(), 1);
+    }
+
+    /// Files that limits take of a VM with as many vCPUs, each in a cgroup of its own: in the first second,
+    /// and in each later one.
+    fn files_read(vcpus: u32, limit: &str) -> [u64; 2] {
+        let mut host =
+            Host::with(&[("cgroup/vm/cpu.max", limit), ("cgroup/vm/cpu.stat", "throttled_usec 1\n")]);
+        host.figures.vcpus = (0..vcpus)
+            .map(|id| {
+                let (task, cgroup) = (format!("proc/7/task/{id}"), format!("cgroup/vm/vcpu{id}"));
+                for folder in [&task, &cgroup] {
+                    std::fs::create_dir_all(host.files.path().join(folder)).unwrap();
+                }
+                host.write(&format!("{task}/cgroup"), &format!("0::/vm/vcpu{id}\n"));
+                host.write(&format!("{cgroup}/cpu.max"), "max 100000\n");
+                host.write(&format!("{cgroup}/cpu.stat.local"), "throttled_usec 1\n");
+                crate::observe::VcpuFigures { id, tid: id, ..host.figures.vcpus[0].clone() }
+            })
+            .collect();
+        [0, 1].map(|_| {
+            host.look();
+            host.watch.files_read
+        })
+    }
+
+    #[test]
+    fn without_limits_a_second_reads_no_file() {
+        assert_eq!(files_read(1_000, "max 100000\n"), [1_000 + 1_000 + 2, 0]);
+    }
+
+    #[test]
+    fn with_a_limit_each_cgroup_is_read_once() {
+        assert_eq!(files_read(1_000, "50000 100000\n"), [2_002 + 1_001, 1_001]);
     }
 
     #[test]

@@ -87,12 +87,16 @@ pub fn what_overcommit_costs_is_seen(host: &Host) {
         }
     }
     assert_names_what_was_lost(&total);
+    assert_names_who_ran_meanwhile(&observer, &total);
     assert_histograms_hold(&total);
     let page = run(host, "cat /tmp/page.html; rm /tmp/page.html");
     for vm in vms(&total) {
         let judgement = vm["judgement"].as_str().expect("a judgement");
         assert!(judgement.contains("% ready") && page.contains(judgement), "{judgement}: {page}");
     }
+    let screen = run(host, "microslice observe --settle 5s --for 10s 2> /tmp/said; rm /tmp/said");
+    print(&screen);
+    assert!(screen.contains("meanwhile ran") && screen.contains("a: ") && screen.contains("b: "), "{screen}");
 }
 
 /// By what guests were doing, and by what waited for them.
@@ -115,6 +119,32 @@ fn assert_names_what_was_lost(total: &Value) {
     // Its kernel does so now and then, for itself.
     let shootdowns = [worker, hog].map(|vm| count(&vm["preempted_shootdown_wait_ns"]["count"]));
     assert!(shootdowns[0] > shootdowns[1], "only the first one's programs call siblings: {worker}, {hog}");
+}
+
+/// Each guest has waited behind the other one, and that one's name stands beside the wait.
+fn assert_names_who_ran_meanwhile(observer: &Process, total: &Value) {
+    for (vm, other) in [("a", "b"), ("b", "a")] {
+        let all = reports(observer, 0);
+        let waits: Vec<&Value> = all
+            .iter()
+            .flat_map(vms)
+            .filter(|seen| seen["name"] == vm)
+            .map(|seen| &seen["longest_wait"])
+            .filter(|wait| wait["runner"]["name"] == other)
+            .collect();
+        let longest = waits.iter().max_by_key(|wait| count(&wait["length_ns"]));
+        let longest = longest.unwrap_or_else(|| panic!("{vm} never waits behind {other}: {total}"));
+        print(&format!("{vm}'s longest wait behind {other}: {longest}"));
+        assert!(count(&longest["runner_ns"]) > 0 && longest["over"] == true, "{longest}");
+        assert!(count(&longest["runner_ns"]) <= count(&longest["length_ns"]), "{longest}");
+        assert!(longest["pcpu"].as_u64() < Some(4), "{longest}");
+    }
+    for vm in vms(total) {
+        assert!(count(&vm["vmm_time_ns"]) > 0, "its VMM has threads beside vCPUs: {vm}");
+        assert_eq!(vm["weight"], 100, "both are alike: {vm}");
+        let longest = count(&vm["longest_wait"]["length_ns"]);
+        assert!(longest <= count(&vm["wait_to_run_ns"]["max"]), "{vm}");
+    }
 }
 
 /// The buckets are the kernel side's: what they say of the sum is near to the exact one. No wait is longer
