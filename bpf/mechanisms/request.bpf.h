@@ -6,8 +6,8 @@
  * Problem.   The program that notices that a vCPU is needed (a tracing program, on any pCPU) may not move
  *            tasks.
  * Mechanism. A request marks the vCPU pending and puts it into a one-place queue (the paper's runqueue limit,
- *            section 5). That queue is a micro pCPU's, or one at home (asking/places.bpf.h). The request kicks
- *            that pCPU, whose ops.dispatch takes the vCPU out of the normal queue, without searching. A
+ *            section 5). That queue is a micro pCPU's, or one at home (asking/places.bpf.h). The pCPU is
+ *            kicked, and its ops.dispatch takes the vCPU out of the normal queue, without searching. A
  *            request that finds no room is forgotten. But the micro pCPU remembers the VM, and the VM its
  *            first vCPU that was turned away. Once the place is free the pCPU asks for the vCPUs that are
  *            still needed, that one first (asking/ask_again.bpf.h).

@@ -2,11 +2,11 @@
 /*
  * Places: which pCPU is asked for a micro slice.
  *
- * Mechanism. First the micro pCPUs that run no accelerated vCPU, then one of the normal pool where the turn
- *            under way gives way, then micro pCPUs whose place is free. A micro pool is small, and far from
- *            warm caches. Of eleven responders ten wait for those before them. Meanwhile the pCPUs that they
- *            ran on last run turns that can wait. So a request looks at the pCPU where its vCPU ran last in
- *            the normal pool, and at the next three (policy/accelerate.h: decide_on_home).
+ * Mechanism. First come the micro pCPUs that run no accelerated vCPU. Then comes one of the normal pool whose
+ *            turn gives way, and at last a micro pCPU whose place is free. A micro pool is small, and far
+ *            from warm caches. Of eleven responders ten wait for those before them. Meanwhile the pCPUs that
+ *            they ran on last run turns that can wait. So a request looks at the pCPU where its vCPU ran last
+ *            in the normal pool, and at the next three (policy/accelerate.h: decide_on_home).
  * Limits.    At home never from a sibling, which may be the one that waits, and never from a VM that has had
  *            less. A bound on waits asks either. A pCPU's micro slices take half of its time at most.
  */

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vcpu_that_is_made_has_pointers_and_bits_where_told() {
+    fn a_made_vcpu_has_pointers_and_bits_where_told() {
         let made: MadeVcpu = "16,8,64:9,255".parse().unwrap();
         let bytes = made.bytes(0x1000);
         let set: Vec<_> = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).collect();

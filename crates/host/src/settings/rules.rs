@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_of_the_table_is_another_by_the_papers_rules() {
+    fn each_value_of_the_table_differs_by_the_papers_rules() {
         let project = Settings::of_microslice();
         let paper = Settings { rules: Rules::Paper, ..project.clone() };
         for key in microslice_policy::rules::keys() {

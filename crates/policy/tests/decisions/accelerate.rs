@@ -51,7 +51,7 @@ fn a_spinner_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
 }
 
 #[test]
-fn by_the_papers_rules_a_lock_takes_all_in_critical_code() {
+fn by_paper_rules_a_lock_takes_all_in_critical_code() {
     let seen = YieldObservation { paper_rules: 1, ..a_yield(YieldCause::Ple, GuestClass::LockWaiter) };
     assert_eq!(started(&seen), (PassScope::AllCritical, Cause::LockYield, YieldReason::StartsPass));
     for class in GuestClass::ALL {

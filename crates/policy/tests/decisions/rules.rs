@@ -54,7 +54,7 @@ fn gated(rule: &Rule) -> &'static [(&'static str, rules::Case)] {
 }
 
 #[test]
-fn each_reader_of_the_word_has_a_row_that_does_something() {
+fn each_reader_of_the_word_has_a_row() {
     let gates = RULES.iter().flat_map(gated);
     let named = gates.clone().map(|(function, _)| (*function).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(readers(), named);

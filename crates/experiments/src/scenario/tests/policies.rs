@@ -73,7 +73,7 @@ fn ruled(rules: &str, key: &str) -> String {
 }
 
 #[test]
-fn each_value_of_the_table_is_another_by_the_papers_rules() {
+fn each_value_of_the_table_differs_by_the_papers_rules() {
     for key in microslice_policy::rules::keys() {
         assert_ne!(ruled("", key), ruled("+rules=paper", key), "{key}");
     }

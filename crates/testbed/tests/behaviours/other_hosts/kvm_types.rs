@@ -182,12 +182,12 @@ fn assert_posted_interrupts_are_seen(series: &str) {
 
 #[test]
 #[ignore = "Bochs needs a minute for each boot: make test-long"]
-fn posted_interrupts_are_seen_where_kvm_keeps_them_until_6_15() {
+fn posted_interrupts_are_seen_until_6_15() {
     assert_posted_interrupts_are_seen("6.12");
 }
 
 #[test]
 #[ignore = "Bochs needs a minute for each boot: make test-long"]
-fn posted_interrupts_are_seen_where_kvm_keeps_them_from_6_16() {
+fn posted_interrupts_are_seen_from_6_16() {
     assert_posted_interrupts_are_seen("6.18");
 }
