@@ -106,9 +106,10 @@ fn a_vm_that_has_had_more_than_its_share_is_refused_micro_slices() {
     let row = &A_LIGHT_VM_THAT_ASKS_ALL_THE_TIME;
     with_guests(&[guest(row, "a").pv(Pv::Off), guest(row, "b")], |host, guests| {
         let weights = weight_flags(row);
+        // The other one has no kernel.
         let scheduler = start_scheduler_that_knows(
             host,
-            2,
+            1,
             &format!(
                 "--micro-cpus 2 --micro-cpus-limit 2 --micro-slice-us 3000 --slice-us 30000 --stats 1 {weights}"
             ),
