@@ -165,7 +165,7 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
     let [beside_tasks, beside_niced] = [&TASKS_BESIDE_A_VM, &NICED_TASKS_BESIDE_A_VM];
     with_guests(&[guest(beside_tasks, "a")], |host, _| {
         // It reads nothing more: that would be time of the host's.
-        let scheduler = start_scheduler_that_knows(host, 1, "--micro-cpus 0 --stats 1 --no-guest-memory");
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
         let count = beside_tasks.party("tasks").threads();
         let (tasks, pids): (Vec<Process>, Vec<String>) = (0..count).map(|_| spinning(host, 0xf)).unzip();
         let of_others = vms_part(&scheduler, is_share(beside_tasks, "a"));
