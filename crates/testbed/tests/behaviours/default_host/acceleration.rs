@@ -2,9 +2,9 @@
 
 use crate::common::intervals::{Intervals, figure};
 use crate::common::{
-    FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_only_critical_code, assert_sums_hold,
-    count, observed, on_host, print, replay, run, scheduler_state, seconds, start_scheduler,
-    start_scheduler_that_knows, statistics, stop_scheduler, sum, wait_until_it_says, with_guests,
+    FLAGS, OTHER_KERNEL, PATIENCE, Trace, accelerations_by, assert_sums_hold, count, observed, on_host,
+    print, replay, run, scheduler_state, seconds, start_scheduler, start_scheduler_that_knows, statistics,
+    stop_scheduler, sum, wait_until_it_says, with_guests,
 };
 use microslice_testbed::{GuestSpec, Pv};
 use serde_json::Value;
