@@ -1,5 +1,5 @@
 //! Rules that the paper doesn't have: one table for `policy/`, for both worlds, and for the page
-//! (docs/explanation/differences.md, Rules by rule).
+//! (docs/explanation/differences.md, Rule by rule).
 
 use crate::*;
 

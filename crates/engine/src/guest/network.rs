@@ -58,9 +58,10 @@ pub struct Nic {
 struct Worker {
     from: QueueId,
     to: QueueId,
-    /// What waits there, at most.
+    /// What waits there, and may at most.
+    waiting: usize,
     capacity: usize,
-    /// Time each packet that isn't in the ring yet was sent.
+    /// Time each packet was sent that isn't in the ring yet: it waits, or the worker has it in hand.
     packets: VecDeque<u64>,
     /// Packets that have come, and of which the worker doesn't know yet.
     new: usize,
@@ -116,7 +117,7 @@ impl Nic {
     /// Packets pass a worker: they wait for it in one channel, of this capacity, and come by the other one.
     pub fn pass(&mut self, from: QueueId, to: QueueId, capacity: usize) {
         let packets = VecDeque::new();
-        self.worker = Some(Worker { from, to, capacity, packets, new: 0, has_sent: false });
+        self.worker = Some(Worker { from, to, waiting: 0, capacity, packets, new: 0, has_sent: false });
     }
 
     pub fn irq_handler_ns(&self) -> u64 {
@@ -180,7 +181,7 @@ impl Nic {
     fn arrive(&mut self, now_ns: u64, bytes: u64) {
         let tcp = matches!(self.config.stream, Stream::Tcp { .. });
         let (waiting, room) = match &self.worker {
-            Some(worker) => (worker.packets.len(), worker.capacity),
+            Some(worker) => (worker.waiting + worker.new, worker.capacity),
             None => (self.ring.len(), self.config.ring_packets),
         };
         if waiting >= room {
@@ -254,6 +255,9 @@ impl Simulation<'_> {
     pub(crate) fn nic_event(&mut self, vm: VmId) {
         let now_ns = self.machine.now_ns;
         let nic = self.vms[vm].nic.as_mut().expect("the slot belongs to a NIC");
+        if let Some(worker) = &mut nic.worker {
+            worker.waiting = self.queues[worker.from].items;
+        }
         let before = nic.ring.len();
         let resumes = nic.resumes_ns <= now_ns;
         if resumes {

@@ -4,7 +4,7 @@ use super::error::{ScenarioError, quoted};
 use super::reader::{self, TableReader};
 use super::tree::Node;
 use super::workload;
-use microslice_model::config::{ChannelConfig, VmConfig};
+use microslice_model::config::{ChannelConfig, NicWorker, Phase, VmConfig};
 
 pub const KEYS: [&str; 2] = ["name", "capacity"];
 pub const CHANNELS_MAX: usize = 1_024;
@@ -30,7 +30,8 @@ pub fn check(nodes: &[Node], channels: &[ChannelConfig], vms: &[VmConfig]) -> Re
     for workload in vms.iter().flat_map(|vm| &vm.workloads) {
         workload::collect_queues(&workload.program, &mut sent, &mut received);
     }
-    let workers = || vms.iter().filter_map(|vm| vm.nic.as_ref()?.worker.as_ref());
+    let nics = || vms.iter().filter_map(|vm| Some((&vm.name, vm.nic.as_ref()?.worker.as_ref()?)));
+    let workers = || nics().map(|(_, worker)| worker);
     for (node, ChannelConfig { name, .. }) in nodes.iter().zip(channels) {
         let refuse =
             |cause: &str| Err(ScenarioError::new(&node.place, format!("channel {}: {cause}", quoted(name))));
@@ -38,7 +39,8 @@ pub fn check(nodes: &[Node], channels: &[ChannelConfig], vms: &[VmConfig]) -> Re
         let to = workers().filter(|worker| worker.to == *name).count();
         let (is_sent, is_received) = (sent.contains(&name.as_str()), received.contains(&name.as_str()));
         if from + to > 1 || (from > 0 && is_sent) || (to > 0 && is_received) {
-            return refuse("that end of it is a NIC's, which shares it with nobody");
+            let (vm, _) = nics().find(|(_, it)| [&it.from, &it.to].contains(&name)).expect("one is counted");
+            return refuse(&format!("the NIC of VM {} shares its ends with nobody", quoted(vm)));
         }
         if !is_sent && from == 0 {
             return refuse("nobody sends to it");
@@ -46,6 +48,27 @@ pub fn check(nodes: &[Node], channels: &[ChannelConfig], vms: &[VmConfig]) -> Re
         if !is_received && to == 0 {
             return refuse("nobody receives from it");
         }
+        let of_this = workers().filter(|worker| worker.to == *name);
+        if of_this.flat_map(|worker| carried(worker, vms)).any(|(received, sent)| received != sent) {
+            return refuse("the task sends other than it receives of the NIC's packets");
+        }
     }
     Ok(())
+}
+
+/// How many packets each program receives and sends in one pass, on average: what it keeps would be under way
+/// for ever.
+fn carried(worker: &NicWorker, vms: &[VmConfig]) -> Vec<(f64, f64)> {
+    fn count(program: &[Phase], is_it: &dyn Fn(&Phase) -> bool) -> f64 {
+        let of = |phase: &Phase| match phase {
+            Phase::Repeat { count: times, body } => *times as f64 * count(body, is_it),
+            Phase::Sometimes { ppm, body } => f64::from(*ppm) / 1e6 * count(body, is_it),
+            phase => f64::from(u8::from(is_it(phase))),
+        };
+        program.iter().map(of).sum()
+    }
+    let received = |phase: &Phase| matches!(phase, Phase::Receive { queue } if *queue == worker.from);
+    let sent = |phase: &Phase| matches!(phase, Phase::Send { queue, .. } if *queue == worker.to);
+    let programs = vms.iter().flat_map(|vm| &vm.workloads).map(|workload| &workload.program);
+    programs.map(|program| (count(program, &received), count(program, &sent))).collect()
 }

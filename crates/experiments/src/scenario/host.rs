@@ -177,8 +177,9 @@ fn read_kvm(node: &Node, frequency_hz: Option<f64>) -> Result<KvmConfig, Scenari
         None => &[("software", InterruptMode::Software)],
     };
     let interrupts = table.choice("interrupts", modes)?.unwrap_or(InterruptMode::Software);
-    let devices: &[_] =
-        if is_amd.is_some() { &[("exit", false), ("posted", true)] } else { &[("exit", false)] };
+    // What posts is the virtual APIC (arch/x86/kvm/vmx/posted_intr.c, svm/avic.c).
+    let may_post = interrupts != InterruptMode::Software;
+    let devices: &[_] = if may_post { &[("exit", false), ("posted", true)] } else { &[("exit", false)] };
     let icr_write_ns = read_optional_cost(&table, "icr_write", frequency_hz)?;
     let may_not_exit = !interrupts.exits(true);
     if may_not_exit && icr_write_ns.is_none() {

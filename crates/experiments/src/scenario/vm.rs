@@ -173,8 +173,11 @@ pub fn read_affinity(table: &TableReader<'_>, pcpus: usize) -> Result<Vec<usize>
 
 /// `cpu.max`, as its file says it: microseconds in each period, and the period's length (default 100,000).
 pub fn read_cpu_max(table: &TableReader<'_>) -> Result<Option<CpuMax>, ScenarioError> {
+    let expected = "expected `cpu.max` as its file has it: \"150000 100000\", or \"max\"";
+    if let Some(number) = table.get("cpu_max").filter(|node| matches!(node.value, NodeValue::Integer(_))) {
+        return Err(ScenarioError::new(&number.place, format!("`cpu_max`: {expected}")));
+    }
     let max = table.parsed("cpu_max", |text| {
-        let expected = "expected `cpu.max` as its file has it: \"150000 100000\", or \"max\"";
         let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), "100000"));
         let us = |text: &str| text.trim().parse::<u64>().map_err(|_| expected.to_owned());
         let within = |name: &str, us: u64, allowed: RangeInclusive<u64>| match allowed.contains(&us) {
@@ -251,7 +254,11 @@ fn read_nic_worker(node: &Node, channels: &[ChannelConfig]) -> Result<NicWorker,
         }
         Ok(named.to_owned())
     };
-    Ok(NicWorker { from: channel("from")?, to: channel("to")? })
+    let worker = NicWorker { from: channel("from")?, to: channel("to")? };
+    if worker.from == worker.to {
+        return Err(ScenarioError::new(table.place(), "`from` and `to` are two channels"));
+    }
+    Ok(worker)
 }
 
 fn read_tcp(node: &Node) -> Result<Stream, ScenarioError> {

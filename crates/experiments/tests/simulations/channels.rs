@@ -176,6 +176,16 @@ fn packets_wait_for_a_worker_that_shares_its_pcpu() {
 }
 
 #[test]
+fn a_worker_may_take_more_packets_at_once_than_wait() {
+    let one = "{ receive = \"tap\" }, { compute = \"20 us\" }, { send = \"ring\" }";
+    let batch = "{ repeat = 8, body = [{ receive = \"tap\" }, { compute = \"20 us\" }] }, { repeat = 8, body = [{ send = \"ring\" }] }";
+    let text = carried(20, 0).replace(one, batch).replace("capacity = 500", "capacity = 4");
+    assert!(text.contains("repeat = 8"));
+    let all = done(&run(&text, "eevdf"), 0);
+    assert!((9_900..10_100).contains(&all), "{all}");
+}
+
+#[test]
 fn a_nic_shares_its_channels_with_nobody() {
     let refused = |from: &str, to: &str| {
         read(&carried(20, 0).replace(from, to), "eevdf").expect_err("wrong").to_string()
@@ -183,17 +193,14 @@ fn a_nic_shares_its_channels_with_nobody() {
     let error = refused("to = \"ring\"", "to = \"gone\"");
     assert!(error.ends_with("`to`: there is no [[channel]] `gone`"), "{error}");
     let error = refused("from = \"tap\"", "from = \"ring\"");
-    assert!(error.ends_with("channel `tap`: nobody sends to it"), "{error}");
+    assert!(error.ends_with("`from` and `to` are two channels"), "{error}");
     let error = refused("{ send = \"ring\" }", "{ send = \"tap\" }");
-    assert!(
-        error.ends_with("channel `tap`: that end of it is a NIC's, which shares it with nobody"),
-        "{error}"
-    );
+    assert!(error.ends_with("channel `tap`: the NIC of VM `guest` shares its ends with nobody"), "{error}");
+    let error = refused("{ send = \"ring\" }", "{ sometimes = \"50 %\", body = [{ send = \"ring\" }] }");
+    let unequal = "channel `ring`: the task sends other than it receives of the NIC's packets";
+    assert!(error.ends_with(unequal), "{error}");
     let error = refused("vcpus = 1", "vcpus = 1\ncopies = 2");
-    assert!(
-        error.ends_with("channel `tap`: that end of it is a NIC's, which shares it with nobody"),
-        "{error}"
-    );
+    assert!(error.ends_with("channel `tap`: the NIC of VM `guest-1` shares its ends with nobody"), "{error}");
 }
 
 #[test]

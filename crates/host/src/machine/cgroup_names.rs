@@ -1,6 +1,6 @@
 //! The folders of cgroups by their numbers, which BPF programs know them by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ const WALK_AGAIN: Duration = Duration::from_secs(10);
 pub struct CgroupNames {
     mount: PathBuf,
     by_number: BTreeMap<u64, PathBuf>,
+    /// Those that a walk didn't find: they have gone, and no other cgroup will have their number
+    /// (`kernfs_node.id`, fs/kernfs/dir.c).
+    gone: BTreeSet<u64>,
     walked: Option<Instant>,
 }
 
@@ -23,16 +26,20 @@ impl CgroupNames {
     pub fn below(mount: &Path) -> Self {
         let unified = mount.join("unified");
         let mount = if unified.is_dir() { unified } else { mount.to_owned() };
-        Self { mount, by_number: BTreeMap::new(), walked: None }
+        Self { mount, by_number: BTreeMap::new(), gone: BTreeSet::new(), walked: None }
     }
 
     /// Returns the folder of this cgroup, relative to the root, whose own is empty. `None`: it has gone, or
     /// has come a moment ago.
     pub fn folder(&mut self, number: u64, now: Instant) -> Option<&Path> {
         let is_due = self.walked.is_none_or(|at| now.duration_since(at) >= WALK_AGAIN);
-        if !self.by_number.contains_key(&number) && is_due {
+        if !self.by_number.contains_key(&number) && !self.gone.contains(&number) && is_due {
             self.walked = Some(now);
             self.walk();
+            if self.gone.len() >= FOLDERS_MAX {
+                self.gone.clear();
+            }
+            self.gone.extend((!self.by_number.contains_key(&number)).then_some(number));
         }
         self.by_number.get(&number).map(PathBuf::as_path)
     }
@@ -40,9 +47,14 @@ impl CgroupNames {
     fn walk(&mut self) {
         self.by_number.clear();
         let mut rest = vec![PathBuf::new()];
+        // Version 1 has mounts of other controllers below, whose roots have the same number.
+        let root = std::fs::metadata(&self.mount).map(|metadata| metadata.dev()).ok();
         while let Some(folder) = rest.pop().filter(|_| self.by_number.len() < FOLDERS_MAX) {
             let path = self.mount.join(&folder);
             let Ok(metadata) = std::fs::metadata(&path) else { continue };
+            if Some(metadata.dev()) != root {
+                continue;
+            }
             for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     rest.push(folder.join(entry.file_name()));
@@ -72,5 +84,10 @@ mod tests {
         std::fs::create_dir(mount.path().join("new")).unwrap();
         assert_eq!(names.folder(number("new"), now), None, "the walk was a moment ago");
         assert_eq!(names.folder(number("new"), now + WALK_AGAIN), Some(Path::new("new")));
+        let walks = [2, 3].map(|at| {
+            assert_eq!(names.folder(1, now + WALK_AGAIN * at), None, "none has this number");
+            names.walked
+        });
+        assert_eq!(walks, [Some(now + WALK_AGAIN * 2); 2], "it isn't looked for again");
     }
 }

@@ -103,7 +103,7 @@ impl HelperWatch {
             let mut looked = known.unwrap_or_default();
             if looked.at.is_none_or(|at| now.duration_since(at) >= LOOK) {
                 let vcpus = figures.vcpus.iter().map(|vcpu| vcpu.tid).collect();
-                self.look_at(&mut looked, pid, &vcpus);
+                self.look_at(&mut looked, pid, &vcpus, now);
                 looked.at = Some(now);
             }
             figures.helpers = looked.times;
@@ -111,7 +111,7 @@ impl HelperWatch {
         }
     }
 
-    fn look_at(&self, looked: &mut Looked, pid: u32, vcpus: &BTreeSet<u32>) {
+    fn look_at(&self, looked: &mut Looked, pid: u32, vcpus: &BTreeSet<u32>, now: Instant) {
         let tasks = self.proc.join(format!("{pid}/task"));
         let mut present = BTreeMap::new();
         for tid in numbers(&tasks).filter(|tid| !vcpus.contains(tid)).take(THREADS_MAX) {
@@ -126,7 +126,10 @@ impl HelperWatch {
             let ran_ns = ran_ns(&self.proc.join(tid.to_string()));
             present.extend(ran_ns.map(|ran_ns| (*tid, (*kind, ran_ns))));
         }
-        if looked.at.is_some() {
+        if let Some(at) = looked.at {
+            // No thread runs longer than that. One that is new here may be old: a vCPU that ends, or one that
+            // couldn't be read.
+            let most_ns = u64::try_from(now.duration_since(at).as_nanos()).unwrap_or(u64::MAX);
             for (tid, (kind, ran_ns)) in &present {
                 let before = looked.threads.get(tid).map_or(0, |(_, ran_ns)| *ran_ns);
                 let sum = match kind {
@@ -134,7 +137,7 @@ impl HelperWatch {
                     Kind::Vhost => &mut looked.times.vhost_ns,
                     Kind::Pit => &mut looked.times.pit_ns,
                 };
-                *sum = sum.saturating_add(ran_ns.saturating_sub(before));
+                *sum = sum.saturating_add(ran_ns.saturating_sub(before).min(most_ns));
             }
         }
         looked.threads = present;
@@ -212,5 +215,18 @@ mod tests {
             now.since(&HelperTimes { vmm_ns: 5, ..now }),
             HelperTimes { vmm_ns: 10, vhost_ns: 0, pit_ns: 0 }
         );
+    }
+
+    #[test]
+    fn an_old_thread_that_is_new_here_counts_from_the_last_look() {
+        let host =
+            mount_with(&[("7/task/8/comm", "CPU 0/KVM\n"), ("7/task/8/schedstat", "90000000000 1 1\n")]);
+        let mut watch = HelperWatch::of(host.path().to_owned());
+        let (mut figures, began) = (report(true).vms.remove(0).figures, Instant::now());
+        figures.vcpus[0].tid = 8;
+        watch.look([(7, 1, &mut figures)].into_iter(), began);
+        figures.vcpus.clear();
+        watch.look([(7, 1, &mut figures)].into_iter(), began + LOOK);
+        assert_eq!(figures.helpers.vmm_ns, 1_000_000_000, "not the 90 s that it ran as a vCPU");
     }
 }

@@ -152,6 +152,11 @@ impl LongWaits {
         self.stairs.first().into_iter().chain(&self.under_way).max_by_key(|wait| wait.length_ns)
     }
 
+    /// The VM has gone: nobody of it waits any more.
+    pub fn end(&mut self) {
+        self.under_way = None;
+    }
+
     /// Returns those that weren't over at the last look of `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -325,6 +330,14 @@ mod tests {
             let waits = looked(&mut watch, runner, 20 + at, 1_000 * at);
             assert_eq!(waits.longest().unwrap().runner(), name);
         }
+        let mut figures = report(true).vms.remove(0).figures;
+        figures.vcpus[0].waiting_ns = 40 * MS;
+        watch.look([(7, 1, &mut figures)].into_iter(), &|_, _| (None, None), 3_900 * MS);
+        let longest = figures.long_waits.longest().unwrap();
+        assert_eq!((longest.length_ns, longest.since_ns), (40 * MS, 3_860 * MS), "it lasts");
+        assert_eq!(longest.behind, None);
+        figures.long_waits.end();
+        assert_eq!(figures.long_waits.longest().unwrap().length_ns, 25 * MS, "of a VM that has gone");
         let same = looked(&mut watch, 0, 5, 4_000);
         assert_eq!(same.longest().unwrap().length_ns, 25 * MS, "one that was seen before isn't a new one");
     }

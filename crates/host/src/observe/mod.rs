@@ -316,7 +316,11 @@ impl Observer<'_> {
     /// Returns the VMs of `before` that aren't there now.
     fn remember_gone(&mut self, before: &[VmReport], now: &[VmReport]) {
         let is_gone = |vm: &&VmReport| !now.iter().any(|other| other.is_same(vm));
-        self.gone.extend(before.iter().filter(is_gone).map(|vm| VmReport { is_gone: true, ..vm.clone() }));
+        self.gone.extend(before.iter().filter(is_gone).map(|vm| {
+            let mut gone = VmReport { is_gone: true, ..vm.clone() };
+            gone.figures.long_waits.end();
+            gone
+        }));
         let surplus = self.gone.len().saturating_sub(GONE_MAX);
         self.gone.drain(..surplus);
     }

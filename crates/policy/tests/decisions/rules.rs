@@ -37,6 +37,8 @@ fn readers() -> BTreeSet<String> {
             function = Some(name.rsplit([' ', '*']).next().unwrap().to_owned());
         }
         if line.contains("paper_rules") {
+            let is_told = line.trim_start().starts_with(['*', '/']) || line.contains("u32 paper_rules;");
+            assert!(function.is_some() || is_told, "which function reads it? {line}");
             readers.extend(function.clone());
         }
         if line == "}" {
