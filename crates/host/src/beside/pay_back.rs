@@ -149,6 +149,10 @@ impl PayBack {
             return;
         }
         let file = self.controller.weight_file(folder);
+        // One that an earlier start couldn't give back isn't the operator's.
+        if !weight_ledger::still_lent(&self.ledger).is_ok_and(|lent| !lent.contains_key(&file)) {
+            return;
+        }
         let (Ok(metadata), Ok(weight)) = (std::fs::metadata(&file), weight_ledger::read(&file)) else {
             return;
         };

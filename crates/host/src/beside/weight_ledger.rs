@@ -30,13 +30,16 @@ pub struct Lent {
     pub ours: [u32; 2],
 }
 
-/// Replaces the ledger: cgroups by the file that has their weight.
+/// Replaces the ledger: cgroups by the file that has their weight. One that was there before stays as long as
+/// its weight is ours.
 ///
 /// # Errors
-/// The file can't be written: then no weight may be.
+/// The file can't be read or written: then no weight may be.
 pub fn replace(ledger: &Path, lent: &BTreeMap<PathBuf, Lent>) -> io::Result<()> {
+    let mut all = still_lent(ledger)?;
+    all.extend(lent.iter().map(|(file, lent)| (file.clone(), *lent)));
     let mut text = String::new();
-    for (file, Lent { inode, weight, ours: [before, next] }) in lent {
+    for (file, Lent { inode, weight, ours: [before, next] }) in &all {
         // A name may hold anything, and it is read by us alone.
         let name: String = file.as_os_str().as_bytes().iter().fold(String::new(), |mut name, byte| {
             let _ = write!(name, "{byte:02x}");
@@ -52,11 +55,22 @@ pub fn replace(ledger: &Path, lent: &BTreeMap<PathBuf, Lent>) -> io::Result<()> 
 /// Removes a settled ledger, unless a weight of ours is still in force: one that couldn't be given back stays
 /// for the next start.
 pub fn forget(ledger: &Path) {
-    let text = std::fs::read_to_string(ledger).unwrap_or_default();
-    if !text.lines().filter_map(parse).any(|(file, lent)| is_lent(&file, &lent)) {
+    if still_lent(ledger).is_ok_and(|lent| lent.is_empty()) {
         // One that can't be removed is settled again, for nothing.
         let _ = std::fs::remove_file(ledger);
     }
+}
+
+/// Returns those whose weight is ours.
+///
+/// # Errors
+/// The file is there, and can't be read.
+pub fn still_lent(ledger: &Path) -> io::Result<BTreeMap<PathBuf, Lent>> {
+    let text = match std::fs::read_to_string(ledger) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    Ok(text.lines().filter_map(parse).filter(|(file, lent)| is_lent(file, lent)).collect())
 }
 
 /// Its writer is dead: gives weights back. Returns how many those were.
@@ -152,6 +166,11 @@ mod tests {
         replace(&ledger, &[lent(&file, 100, [98, 97])].into()).unwrap();
         forget(&ledger);
         assert!(ledger.exists(), "97 is ours, and still in force");
+        let other = folder.path().join("b");
+        std::fs::write(&other, "97").unwrap();
+        replace(&ledger, &[lent(&other, 100, [98, 97])].into()).unwrap();
+        assert_eq!(still_lent(&ledger).unwrap().len(), 2, "whoever lends another one doesn't forget it");
+        std::fs::write(&other, "100").unwrap();
         assert_eq!(settle(&ledger), 1);
         forget(&ledger);
         assert!(!ledger.exists());

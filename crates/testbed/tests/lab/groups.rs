@@ -5,6 +5,7 @@ use crate::{lab, of_vm, real_time_threads, report_of, run_beside, scheduled};
 use microslice_testbed::lab::LabVm;
 use microslice_testbed::say;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 const CALLS: [&str; 3] = ["load=calls", "vcpus=2", "compute=100000"];
@@ -29,6 +30,8 @@ impl Group {
     }
 
     fn make(name: PathBuf) -> Option<Self> {
+        static LEFT: Once = Once::new();
+        LEFT.call_once(remove_what_killed_tests_left);
         if HIERARCHIES.iter().any(|at| std::fs::create_dir(Path::new(at).join(&name)).is_err()) {
             say("no control group of the first version can be made here: not tried");
             return None;
@@ -72,16 +75,52 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let began = Instant::now();
-        let remove = || {
-            HIERARCHIES.iter().all(|at| {
-                let folder = Path::new(at).join(&self.name);
-                !folder.exists() || std::fs::remove_dir(folder).is_ok()
-            })
-        };
-        while !remove() && began.elapsed() < Duration::from_secs(10) {
+        while !remove(&self.name) && began.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Removes a group that has no processes, and says whether it is gone.
+fn remove(name: &Path) -> bool {
+    HIERARCHIES.map(|at| Path::new(at).join(name)).iter().all(|folder| {
+        let Ok(inside) = std::fs::read_dir(folder) else { return true };
+        inside.flatten().filter(|entry| entry.path().is_dir()).for_each(|group| {
+            let _ = std::fs::remove_dir(group.path());
+        });
+        std::fs::remove_dir(folder).is_ok()
+    })
+}
+
+/// Removes groups of tests that were killed: a machine's real-time budget would stay with them until it boots.
+fn remove_what_killed_tests_left() {
+    for group in std::fs::read_dir(HIERARCHIES[0]).into_iter().flatten().flatten() {
+        let name = group.file_name();
+        let Some((_, pid)) = name.to_str().and_then(|name| name.strip_prefix("microslice-")?.rsplit_once('-'))
+        else {
+            continue;
+        };
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.starts_with("lab-") {
+            continue;
+        }
+        let is_gone = if remove(Path::new(&name)) { "removed" } else { "not removed: somebody is in it" };
+        say(format_args!("control group {} of a test that was killed: {is_gone}", name.display()));
+    }
+}
+
+#[test]
+fn groups_of_killed_tests_are_removed() {
+    if HIERARCHIES.iter().any(|at| !Path::new(at).exists()) {
+        return say("no control groups of the first version here: not tried");
+    }
+    // No process has this number.
+    let outer = PathBuf::from(format!("microslice-killed-{}", u32::MAX));
+    for folder in HIERARCHIES.map(|at| Path::new(at).join(&outer)) {
+        std::fs::create_dir_all(folder.join("inner")).expect("made");
+    }
+    remove_what_killed_tests_left();
+    assert!(HIERARCHIES.iter().all(|at| !Path::new(at).join(&outer).exists()));
 }
 
 /// How many CPUs these VMs have for so long.
