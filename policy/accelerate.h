@@ -36,7 +36,7 @@
  *              interrupt arrives as its turn or micro slice ends. Here such a vCPU gets up to grace_max
  *              further micro slices in a row. They are charged like all others. For turns see
  *              delay_preemption.h.
- *            - Patience. In the paper a spinner yields for a whole turn of all others in three cases: all
+ *            - Patience. In the paper a spinner yields for a whole turn of all others, also if all
  *              responders run, the micro pool is full at that moment, or the last answer has just been
  *              given. Here a waiter keeps its pCPU if no sibling was preempted in critical code. The holder
  *              or responder is usually running then, and done within microseconds. A waiter that yields
@@ -276,9 +276,7 @@ enum spinner_decision {
 struct spinner_observation {
 	enum yield_cause cause; /* a halted vCPU can't keep spinning */
 	u32 helped_count;	/* siblings that the pass requested, found requested, or found answering */
-	u32 crowded_count;	/* siblings not requested because the micro pool was full */
 	u32 refused_count;	/* siblings not requested because the VM has had more than its share */
-	u32 answers_known;	/* in a shootdown's pass: the host can see which siblings owe an answer */
 	u32 pass_active;	/* there was no pass, because another pCPU is making one over this VM */
 	/* PASS_NONE: there was no pass, there is no micro pool, or the reason for the wait is unknown. */
 	enum pass_scope scope;
@@ -316,7 +314,7 @@ POLICY u32 exit_begins_wait(u64 apart_ns, u64 window_ns, u64 micro_slice_ns)
  */
 POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct spinner_observation *spinner)
 {
-	u32 is_helped = spinner->helped_count || spinner->crowded_count || spinner->refused_count;
+	u32 is_helped = spinner->helped_count || spinner->refused_count;
 
 	if (spinner->scope != PASS_ONE_CRITICAL)
 		return spinner->vain_waits;
@@ -331,12 +329,8 @@ POLICY u32 vain_waits_after(const struct accelerate_config *config, const struct
 POLICY u32 decide_on_spinner(const struct accelerate_config *config,
 			     const struct spinner_observation *spinner)
 {
-	/*
-	 * A full micro pool has room again within a micro slice, a pass takes microseconds, and the next
-	 * exit asks again. If no sibling owes an answer any more, the wait is over.
-	 */
-	u32 stays = spinner->helped_count > 0 || spinner->crowded_count > 0 || spinner->answers_known ||
-		    spinner->pass_active;
+	/* A pass takes microseconds, and the next exit asks again. */
+	u32 stays = spinner->helped_count > 0 || spinner->pass_active;
 	/*
 	 * Otherwise the lock's holder may have been preempted in code of no class. A yield brings its turn
 	 * sooner.

@@ -44,6 +44,8 @@
  * chosen; locks are held for less.
  */
 #define LIMIT_IN_KERNEL_MAX_NS 100000000ull
+/* The longest turn of a task that continues there: enough of them fit for one to end in user mode. */
+#define LIMIT_TURN_IN_KERNEL_MAX_NS (LIMIT_IN_KERNEL_MAX_NS / 32)
 
 /* The values of cpu.max and cpu.max.burst. A quota or period of 0 means no limit. */
 struct cpu_limit {
@@ -130,7 +132,7 @@ POLICY u32 limit_lets_go_on(u64 went_on_ns)
  */
 POLICY u64 limit_turn_in_kernel(u64 turn_ns, u32 times)
 {
-	return turn_ns >> times % 4;
+	return (turn_ns < LIMIT_TURN_IN_KERNEL_MAX_NS ? turn_ns : LIMIT_TURN_IN_KERNEL_MAX_NS) >> times % 4;
 }
 
 /* Returns the end of the window that the clock is in. */

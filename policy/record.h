@@ -24,7 +24,7 @@
 #include "urgent.h"
 #include "urgent_events.h"
 
-#define RECORD_VERSION 21u
+#define RECORD_VERSION 22u
 /* The number of slots for guest kernels. Slot 0 holds the code of guests without symbols. */
 #define GUEST_CODES_MAX 64u
 

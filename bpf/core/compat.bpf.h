@@ -42,6 +42,7 @@ u32 bpf_cpumask_first(const struct cpumask *cpumask) __ksym;
 bool bpf_cpumask_subset(const struct cpumask *inner, const struct cpumask *outer) __ksym;
 void bpf_cpumask_copy(struct bpf_cpumask *dst, const struct cpumask *src) __ksym;
 const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
+const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 void scx_bpf_put_cpumask(const struct cpumask *cpumask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;

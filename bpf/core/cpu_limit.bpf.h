@@ -268,12 +268,11 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->limit.paid_ns)
 		return slice_ns;
 	tctx->limit.allowed_ns = tctx->limit.paid_ns;
-	if (vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns) && goes_on_in_kernel(p, tctx)) {
-		tctx->limit.goes_on = true;
-		if (!is_rcu_reader(p))
-			tctx->limit.allowed_ns =
-			    limit_turn_in_kernel(tctx->limit.paid_ns, tctx->limit.went_on++);
-	}
+	if (!tctx->limit.goes_on)
+		tctx->limit.goes_on = vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns) &&
+				      goes_on_in_kernel(p, tctx);
+	if (tctx->limit.goes_on && !is_rcu_reader(p))
+		tctx->limit.allowed_ns = limit_turn_in_kernel(tctx->limit.paid_ns, tctx->limit.went_on++);
 	if (tctx->limit.allowed_ns >= slice_ns)
 		return slice_ns;
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
@@ -377,7 +376,8 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 		tctx->vtime_ns = clock_ns;
 	tctx->queued_at_ns = now;
 	dsq_move_set_slice(it, vcpu ? config.fair_share.slice_ns : config.others_slice_ns);
-	if (dsq_move_vtime(it, p, vcpu || tctx->host.gives_way ? line_of(p, tctx, vcpu) : DSQ_OTHERS,
+	if (dsq_move_vtime(it, p,
+			   vcpu || tctx->host.gives_way ? line_of(p, tctx, vcpu) : line_of_others(p, -1),
 			   tctx->vtime_ns)) {
 		if (vcpu)
 			kick_idle_for_vcpu(p);

@@ -9,8 +9,8 @@
  *            that has no task to run looks into all other domains, the nearest first. One that has a task
  *            looks into a few of them in turn.
  * Races.     Between a look and the move the first task may have gone: then the next one of that queue comes.
- * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs have one
- *            queue.
+ * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs wait in
+ *            their domain's queue also if they may run on one of its pCPUs only: all go by one clock.
  */
 #ifndef BPF_DOMAINS_H
 #define BPF_DOMAINS_H
@@ -85,6 +85,13 @@ static __always_inline s32 home_of(struct task_struct *p, const struct vcpu *vcp
 	return cpu;
 }
 
+/* This pCPU comes for it (its task is queued once ops.enqueue is done); negative: none does. */
+static __always_inline void wait_for(struct task_struct *p, struct task_ctx *tctx, const struct vcpu *vcpu,
+				     s32 comes)
+{
+	tctx->queue = queue_at(p, comes < 0 ? home_of(p, vcpu) : comes);
+}
+
 /* It waits by its clock from now on: in which queue. */
 static __always_inline u64 line_of(struct task_struct *p, struct task_ctx *tctx, const struct vcpu *vcpu)
 {
@@ -92,11 +99,26 @@ static __always_inline u64 line_of(struct task_struct *p, struct task_ctx *tctx,
 	return DSQ_VCPUS + tctx->queue;
 }
 
+/* The queue of a host task that goes before vCPUs, and that this pCPU comes for; negative: none does. */
+static __always_inline u64 line_of_others(struct task_struct *p, s32 comes)
+{
+	if (has_disabled_migration(p))
+		comes = scx_bpf_task_cpu(p);
+	return DSQ_OTHERS + domain_of(comes < 0 ? home_of(p, NULL) : comes);
+}
+
+static __always_inline bool a_host_task_waits(s32 cpu)
+{
+	return scx_bpf_dsq_nr_queued(DSQ_OTHERS + domain_of(cpu)) > 0;
+}
+
 /* ---- Looks ---- */
 
 /* What a look is about. */
-#define LOOK_ELSEWHERE 1u /* another domain */
-#define LOOK_AT_VCPUS 2u  /* only vCPUs may run here: the pCPU is lent */
+#define LOOK_ELSEWHERE 1u  /* another domain */
+#define LOOK_AT_VCPUS 2u   /* only vCPUs may run here: the pCPU is lent */
+#define LOOK_AT_OTHERS 4u  /* host tasks go before vCPUs here */
+#define LOOK_FOR_OTHERS 8u /* only host tasks are wanted */
 
 static __always_inline void note_waiter(struct first_waiter *first, struct task_struct *p, u64 dsq)
 {
@@ -178,6 +200,8 @@ __noinline int somebody_waits_elsewhere(s32 cpu)
 			break;
 		if (domain == domain_of(cpu))
 			continue;
+		if (scx_bpf_dsq_nr_queued(DSQ_OTHERS + domain) > 0)
+			return true;
 		look_at(DSQ_BOOSTED + domain, cpu, LOOK_ELSEWHERE);
 		look_at(DSQ_VCPUS + domain, cpu, LOOK_ELSEWHERE);
 	}
@@ -210,6 +234,11 @@ static __always_inline bool take_first_of(u64 dsq, s32 cpu, u32 look)
 	return look & LOOK_AT_VCPUS ? take_first_vcpu(dsq, cpu) : dsq_move_to_local(dsq);
 }
 
+static __always_inline bool take_other_of(u32 domain, u32 look)
+{
+	return (look & (LOOK_AT_OTHERS | LOOK_FOR_OTHERS)) && dsq_move_to_local(DSQ_OTHERS + domain);
+}
+
 /* This pCPU has no task to run: the one that waits in the nearest domain comes. */
 __noinline int take_nearest(s32 cpu, u32 look)
 {
@@ -226,8 +255,9 @@ __noinline int take_nearest(s32 cpu, u32 look)
 		if (step >= looks)
 			break;
 		domain = nth_nearest_domain(&place, step);
-		if (take_first_of(DSQ_BOOSTED + domain, cpu, look) ||
-		    take_first_of(DSQ_VCPUS + domain, cpu, look)) {
+		if (take_other_of(domain, look) ||
+		    (!(look & LOOK_FOR_OTHERS) && (take_first_of(DSQ_BOOSTED + domain, cpu, look) ||
+						   take_first_of(DSQ_VCPUS + domain, cpu, look)))) {
 			COUNT(host_stats.taken_when_idle);
 			return true;
 		}
@@ -251,6 +281,10 @@ __noinline int take_further_behind(s32 cpu, u32 look, u64 own_vtime_ns, u64 own_
 			break;
 		pcpu->look_cursor =
 		    next_domain_to_look_at(config.domain_count, domain_of(cpu), pcpu->look_cursor);
+		if (take_other_of(pcpu->look_cursor, look)) {
+			COUNT(host_stats.taken_by_balance);
+			return true;
+		}
 		look_at(DSQ_BOOSTED + pcpu->look_cursor, cpu, look | LOOK_ELSEWHERE);
 		look_at(DSQ_VCPUS + pcpu->look_cursor, cpu, look | LOOK_ELSEWHERE);
 	}
@@ -329,6 +363,8 @@ static __noinline int create_queues(u32 queue)
 {
 	s32 result = scx_bpf_create_dsq(DSQ_BOOSTED + queue, -1);
 
+	if (!result && queue < config.domain_count)
+		result = scx_bpf_create_dsq(DSQ_OTHERS + queue, -1);
 	return result ?: scx_bpf_create_dsq(DSQ_VCPUS + queue, -1);
 }
 

@@ -5,7 +5,7 @@
  * Problem.   A host runs more than vCPUs: QEMU's I/O threads, vhost, kernel threads, people's shells. vCPUs
  *            depend on many of them, so they go first; but a compiler on the host may not stop all guests,
  *            nor a nightly backup take half of the host.
- * Mechanism. They have a queue of their own, by virtual time. A task in a cgroup with a weight of its own
+ * Mechanism. Each domain has a queue of them, by virtual time. A task in a cgroup with a weight of its own
  *            goes by the clock of all tasks there. On a pCPU they may have taken a vCPU's slice more than
  *            vCPUs since. Then they let vCPUs go first until these have caught up. Under contention each side
  *            gets half, or what the weights of the outermost cgroups say. Host tasks of a nice value above 0
@@ -62,19 +62,27 @@ static __always_inline void set_clock(struct task_struct *p, struct task_ctx *tc
 
 static __always_inline void enqueue_other(struct task_struct *p, struct task_ctx *tctx, u64 enq_flags)
 {
+	s32 comes;
+
 	set_clock(p, tctx);
 	tctx->queued_at_ns = bpf_ktime_get_ns();
 	tctx->host.goes_first = goes_first(p, tctx, tctx->queued_at_ns, enq_flags & ENQ(WAKEUP));
+	comes = kick_idle_normal(p);
+	if (comes < 0 && (tctx->host.goes_first || !tctx->host.gives_way))
+		comes = preempt_for(p, false);
 	if (tctx->host.goes_first) {
 		/* Not by its clock, which isn't the host tasks'. */
 		tctx->out_of_order = 1;
-		dsq_insert_vtime(p, DSQ_OTHERS, config.fair_share.boost_slice_ns, others_vtime_ns, enq_flags);
+		dsq_insert_vtime(p, line_of_others(p, comes), config.fair_share.boost_slice_ns,
+				 others_vtime_ns, enq_flags);
+	} else if (tctx->host.gives_way) {
+		wait_for(p, tctx, NULL, comes);
+		dsq_insert_vtime(p, DSQ_VCPUS + tctx->queue, config.others_slice_ns, tctx->vtime_ns,
+				 enq_flags);
 	} else {
-		dsq_insert_vtime(p, tctx->host.gives_way ? line_of(p, tctx, NULL) : DSQ_OTHERS,
-				 config.others_slice_ns, tctx->vtime_ns, enq_flags);
+		dsq_insert_vtime(p, line_of_others(p, comes), config.others_slice_ns, tctx->vtime_ns,
+				 enq_flags);
 	}
-	if (kick_idle_normal(p) < 0 && (tctx->host.goes_first || !tctx->host.gives_way))
-		preempt_for(p, false);
 }
 
 static __always_inline void charge_other(struct task_struct *p, struct task_ctx *tctx, struct pcpu *pcpu,

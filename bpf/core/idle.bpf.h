@@ -26,37 +26,101 @@ struct {
 	__type(value, struct scratch);
 } normal_pool SEC(".maps");
 
+/*
+ * The pCPUs of each last-level cache, and behind them those of each node, by the first domain there. All share
+ * them if they are one domain.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * PCPUS_MAX);
+	__type(key, u32);
+	__type(value, struct scratch);
+} neighbourhoods SEC(".maps");
+
 /* ---- Idle ---- */
 
-/* A whole idle core before half of a busy one. */
-static __always_inline s32 pick_idle_of(const struct cpumask *candidates)
-{
-	s32 cpu = scx_bpf_pick_idle_cpu(candidates, SCX_PICK_IDLE_CORE);
+#define ALL_PCPUS (2 * PCPUS_MAX)
 
-	return cpu >= 0 ? cpu : scx_bpf_pick_idle_cpu(candidates, 0);
+/* Those that are as near as that to a pCPU, which is below PCPUS_MAX; ALL_PCPUS: all are. */
+static __always_inline u32 neighbourhood_of(u32 cpu, u32 nearness)
+{
+	struct domain_range near = config.places[cpu & (PCPUS_MAX - 1)].near[nearness];
+
+	if (!near.first && near.end >= config.domain_count)
+		return ALL_PCPUS;
+	return (nearness - QUEUE_SAME_LLC) * PCPUS_MAX + (near.first & (PCPUS_MAX - 1));
 }
 
-/* An idle normal pCPU that p may run on, the one it ran on last first; negative: none. */
+#define NONE_IDLES -2
+
+/*
+ * An idle normal pCPU of a neighbourhood that p may run on; negative: none, and NONE_IDLES: nowhere. `flags`:
+ * SCX_PICK_IDLE_CORE. Verified by itself, it may be a sleepable program's: see end_rests().
+ */
+__noinline s32 pick_idle_of(struct task_struct *p __arg_trusted, u32 neighbourhood, u64 flags)
+{
+	u32 key = 0, here = bpf_get_smp_processor_id();
+	struct scratch *own = bpf_map_lookup_elem(&scratches, &here);
+	struct scratch *near = bpf_map_lookup_elem(&neighbourhoods, &neighbourhood);
+	struct scratch *normal = bpf_map_lookup_elem(&normal_pool, &key);
+	struct bpf_cpumask *found, *mask, *nearby;
+	const struct cpumask *idle;
+	s32 cpu = NONE_IDLES;
+	bool any;
+
+	if (!own || !normal)
+		return cpu;
+	bpf_rcu_read_lock();
+	found = own->mask;
+	mask = normal->mask;
+	nearby = near ? near->mask : NULL;
+	idle = scx_bpf_get_idle_cpumask();
+	any = found && mask && bpf_cpumask_and(found, idle, (const struct cpumask *)mask) &&
+	      bpf_cpumask_and(found, (const struct cpumask *)found, p->cpus_ptr);
+	scx_bpf_put_cpumask(idle);
+	if (any) {
+		if (nearby)
+			bpf_cpumask_and(found, (const struct cpumask *)found, (const struct cpumask *)nearby);
+		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)found, flags);
+	}
+	bpf_rcu_read_unlock();
+	return cpu;
+}
+
+/*
+ * Whole idle cores come before halves of busy ones, and of each the near ones first: of the last-level cache,
+ * of the node, of the host.
+ */
+__noinline s32 pick_idle_near(struct task_struct *p __arg_trusted, s32 from)
+{
+	u32 step, at = from, last = ALL_PCPUS;
+	s32 cpu = -1;
+
+	if (at >= PCPUS_MAX)
+		return -1;
+	barrier_var(at);
+	bpf_for (step, 0, 6) {
+		u32 nearness = QUEUE_SAME_LLC + step % 3, neighbourhood;
+
+		neighbourhood = nearness >= QUEUE_SAME_HOST ? ALL_PCPUS : neighbourhood_of(at, nearness);
+		/* It was looked at. */
+		if (step % 3 && neighbourhood == last)
+			continue;
+		last = neighbourhood;
+		cpu = pick_idle_of(p, neighbourhood, step < 3 ? SCX_PICK_IDLE_CORE : 0);
+		if (cpu >= 0 || cpu == NONE_IDLES)
+			break;
+	}
+	return cpu;
+}
+
+/* The one that it ran on last, or the nearest other one; negative: none. */
 static __always_inline s32 pick_idle_normal(struct task_struct *p, s32 prev_cpu)
 {
-	struct scratch *normal, *own;
-	struct bpf_cpumask *mask, *candidates;
-	u32 key = 0, here = bpf_get_smp_processor_id();
-
 	if (prev_cpu >= 0 && !is_reserved(prev_cpu) && bpf_cpumask_test_cpu(prev_cpu, p->cpus_ptr) &&
 	    scx_bpf_test_and_clear_cpu_idle(prev_cpu))
 		return prev_cpu;
-	normal = bpf_map_lookup_elem(&normal_pool, &key);
-	mask = normal ? normal->mask : NULL;
-	if (!mask)
-		return -1;
-	if (bpf_cpumask_subset((const struct cpumask *)mask, p->cpus_ptr))
-		return pick_idle_of((const struct cpumask *)mask);
-	own = bpf_map_lookup_elem(&scratches, &here);
-	candidates = own ? own->mask : NULL;
-	if (!candidates || !bpf_cpumask_and(candidates, p->cpus_ptr, (const struct cpumask *)mask))
-		return -1;
-	return pick_idle_of((const struct cpumask *)candidates);
+	return pick_idle_near(p, prev_cpu);
 }
 
 /* A task was queued: an idle normal pCPU comes and gets it. Which one; negative: none. */

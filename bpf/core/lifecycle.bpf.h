@@ -5,6 +5,7 @@
 
 #include "bpf/core/core_scheduling.bpf.h"
 #include "bpf/core/cpu_limit.bpf.h"
+#include "bpf/core/idle.bpf.h"
 
 /* ---- Tasks ---- */
 
@@ -42,6 +43,28 @@ static __always_inline int create_mask(struct scratch *holder, bool full)
 	return 0;
 }
 
+/* A pCPU is one of its cache, and of its node. Masks are made as the first of each comes. */
+static __always_inline s32 join_neighbourhood(u32 cpu, u32 nearness)
+{
+	u32 key = neighbourhood_of(cpu, nearness);
+	struct scratch *near = bpf_map_lookup_elem(&neighbourhoods, &key);
+	struct bpf_cpumask *mask;
+	s32 result = 0;
+
+	if (!near)
+		return 0; /* it is all there is */
+	if (!near->mask)
+		result = create_mask(near, false);
+	if (result)
+		return result;
+	bpf_rcu_read_lock();
+	mask = near->mask;
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
 static __always_inline s32 init_core_pcpu(u32 cpu)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &cpu);
@@ -51,7 +74,8 @@ static __always_inline s32 init_core_pcpu(u32 cpu)
 		return -ENOMEM;
 	bpf_timer_init(&turn->timer, &turn_timers, CLOCK_MONOTONIC);
 	bpf_timer_set_callback(&turn->timer, end_limited_turn);
-	return create_mask(scratch, false);
+	return join_neighbourhood(cpu, QUEUE_SAME_LLC) ?: join_neighbourhood(cpu, QUEUE_SAME_NODE) ?:
+								   create_mask(scratch, false);
 }
 
 static __always_inline s32 init_core(void)
@@ -75,8 +99,7 @@ static __always_inline s32 init_core(void)
 		if (result)
 			return result;
 	}
-	result = scx_bpf_create_dsq(DSQ_OTHERS, -1);
-	result = result ?: scx_bpf_create_dsq(DSQ_RESTING, -1);
+	result = scx_bpf_create_dsq(DSQ_RESTING, -1);
 	return result ?: scx_bpf_create_dsq(DSQ_STOPPED, -1);
 }
 

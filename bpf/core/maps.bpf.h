@@ -296,12 +296,12 @@ struct exit_record exit_record;
 
 /* ---- Dispatch queues ---- */
 
-#define DSQ_OTHERS 1ull	 /* host tasks that aren't vCPUs, by virtual time */
-#define DSQ_RESTING 2ull /* tasks that have used up what cpu.max allows them, by when they may run again */
-#define DSQ_STOPPED 3ull /* of them, those of which isn't known yet where they stopped */
+#define DSQ_RESTING 1ull /* tasks that have used up what cpu.max allows them, by when they may run again */
+#define DSQ_STOPPED 2ull /* of them, those of which isn't known yet where they stopped */
 /* One for each domain, and one for each pCPU, behind them: policy/queue_domain.h, queue_to_join(). */
 #define DSQ_BOOSTED 0x20000ull /* + queue: vCPUs that just woke, first come first served */
 #define DSQ_VCPUS 0x30000ull   /* + queue: preempted and waiting vCPUs, by virtual time */
+#define DSQ_OTHERS 0x40000ull  /* + domain: host tasks that aren't vCPUs, by virtual time */
 
 /* ---- Access ---- */
 

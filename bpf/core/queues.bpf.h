@@ -5,20 +5,12 @@
  * Mechanism. Three kinds of queues, all ordered by the policy (fair_share.h): host tasks, vCPUs that just
  *            woke (boosted), vCPUs. A pCPU serves them in that order (turns.bpf.h). Those of vCPUs are of
  *            domains (domains.bpf.h): it waits where the pCPU looks that comes for it.
- * Limits.    Host tasks have one queue for the whole host. An idle pCPU is any one, whatever its domain.
- *            vCPUs with narrow affinity are found by walking the queue, unless it is one pCPU.
+ * Limits.    vCPUs with narrow affinity are found by walking the queue, unless it is one pCPU.
  */
 #ifndef BPF_QUEUES_H
 #define BPF_QUEUES_H
 
 #include "bpf/core/host_tasks.bpf.h"
-
-/* This pCPU comes for it (its task is queued once ops.enqueue is done); negative: none does. */
-static __always_inline void wait_for(struct task_struct *p, struct task_ctx *tctx, const struct vcpu *vcpu,
-				     s32 comes)
-{
-	tctx->queue = queue_at(p, comes < 0 ? home_of(p, vcpu) : comes);
-}
 
 static __always_inline void enqueue_vcpu(struct task_struct *p, struct task_ctx *tctx, struct vcpu *vcpu,
 					 u64 enq_flags)

@@ -196,18 +196,18 @@ __noinline int boost_starving(u64 dsq, s32 cpu, u64 now)
 	return 0;
 }
 
-/* Some of the queues, and where they begin anew the host tasks'. */
+/* Some of the queues. */
 __noinline int sweep_some(s32 cpu, u64 now)
 {
 	u32 step, queue = sweep_cursor;
 
-	if (!queue)
-		boost_starving(DSQ_OTHERS, cpu, now);
 	bpf_for (step, 0, SWEPT_AT_ONCE) {
 		if (queue + step >= queue_count()) {
 			sweep_cursor = 0;
 			return 0;
 		}
+		if (queue + step < config.domain_count)
+			boost_starving(DSQ_OTHERS + queue + step, cpu, now);
 		boost_starving(DSQ_VCPUS + queue + step, cpu, now);
 		/* A domain whose pCPUs are all reserved by now serves nobody. */
 		boost_starving(DSQ_BOOSTED + queue + step, cpu, now);
@@ -350,25 +350,25 @@ static __always_inline bool take_first_in_line(s32 cpu, const struct pcpu *pcpu,
 
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
-	bool vcpus_first = pcpu->others_ran_ns >= config.fair_share.slice_ns;
+	u32 look = pcpu->others_ran_ns < config.fair_share.slice_ns ? LOOK_AT_OTHERS : 0;
 	struct task_ctx *ran;
 	u32 owed = 0;
 
 	sweep_queues(cpu);
 	if (goes_before_all(cpu, pcpu, prev, &owed))
 		return;
-	if (!vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+	if (take_other_of(domain_of(cpu), look))
 		return;
 	if (goes_before_boosted(cpu, pcpu, prev, owed) || take_boosted(cpu, 0))
 		return;
 	if (goes_before_the_line(cpu, pcpu, owed))
 		return;
 	ran = compare_with_line(cpu, prev, pcpu, 0);
-	if (take_from_elsewhere(cpu, pcpu, ran, 0))
+	if (take_from_elsewhere(cpu, pcpu, ran, look))
 		return;
 	if (goes_on(prev, ran, pcpu) || take_first_in_line(cpu, pcpu, 0))
 		return;
-	if (vcpus_first && dsq_move_to_local(DSQ_OTHERS))
+	if (!look && (take_other_of(domain_of(cpu), LOOK_FOR_OTHERS) || take_nearest(cpu, LOOK_FOR_OTHERS)))
 		return;
 	if (is_runnable(prev)) {
 		on_open_turn(pcpu);

@@ -101,7 +101,7 @@ static __always_inline u32 answer_that_counts(const struct vcpu *vcpu)
 static __always_inline bool anybody_waits(s32 cpu)
 {
 	return somebody_waits_in(DSQ_VCPUS, cpu) || somebody_waits_in(DSQ_BOOSTED, cpu) ||
-	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	       a_host_task_waits(cpu);
 }
 
 /* The window that counts now: the turn's own, once that has begun. */

@@ -122,8 +122,7 @@ static __always_inline bool end_urgency(struct vcpu *vcpu, u32 why)
 
 static __always_inline bool somebody_waits_for(s32 cpu, const struct pcpu *pcpu)
 {
-	return urgent_line_length(pcpu) || somebody_waits_in(DSQ_BOOSTED, cpu) ||
-	       scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0;
+	return urgent_line_length(pcpu) || somebody_waits_in(DSQ_BOOSTED, cpu) || a_host_task_waits(cpu);
 }
 
 /* The present vCPU may be preempted again. A borrower of its time gives the pCPU back: the ladder chooses. */

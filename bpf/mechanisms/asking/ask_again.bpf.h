@@ -16,9 +16,7 @@ HOOK bool asks_for(struct vcpu *vcpu, u32 slot, u32 cause)
 	if (request_acceleration(slot, cause, 0))
 		return true;
 	vm = vm_at(vcpu->vm);
-	if (vm && request_of(vcpu)->failure == FAILURE_NO_ROOM)
-		passes_in(vm)->crowded_count++;
-	else if (vm && request_of(vcpu)->failure == FAILURE_VM_AHEAD)
+	if (vm && request_of(vcpu)->failure == FAILURE_VM_AHEAD)
 		passes_in(vm)->refused_count++;
 	return false;
 }

@@ -18,9 +18,7 @@ struct passes_vm {
 	u32 visit_count; /* how many siblings it looks at, at most */
 	u32 requested_count;
 	u32 helped_count;
-	u32 crowded_count;
 	u32 refused_count;
-	u32 silent_count; /* siblings of which the host can't know whether they owe an answer */
 	u32 stranded_count;
 	u32 reserved;
 };
@@ -58,8 +56,6 @@ __noinline int visit_sibling(u32 vm_slot, u32 at, u32 self, u32 scope, u32 cause
 	if ((scope == PASS_ALL_PREEMPTED || scope == PASS_ALL_OWING) &&
 	    answers_are_read(config.accelerate.paper_rules))
 		seen.answer = guest_answer_to_calls(sibling->kvm_vcpu);
-	if (seen.answer == ANSWER_UNKNOWN)
-		passes_in(vm)->silent_count++;
 	if (sibling_is_stranded(&seen))
 		passes_in(vm)->stranded_count++;
 	verdict = decide_on_sibling(scope, &seen);
@@ -92,10 +88,8 @@ __noinline int make_pass(u32 vm_slot, u32 self, u32 first, u32 scope, u32 cause)
 	count = passes_in(vm)->visit_count;
 	passes_in(vm)->requested_count = 0;
 	passes_in(vm)->helped_count = 0;
-	passes_in(vm)->crowded_count = 0;
 	passes_in(vm)->refused_count = 0;
 	passes_in(vm)->stranded_count = 0;
-	passes_in(vm)->silent_count = scope != PASS_ALL_PREEMPTED; /* others don't look at answers */
 	bpf_for (visited, 0, VCPUS_PER_VM_MAX) {
 		u32 at = first + visited;
 

@@ -57,9 +57,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 	struct accelerate_config limits = config.accelerate;
 	struct spinner_observation seen = {.cause = cause,
 					   .helped_count = vm ? passes_in(vm)->helped_count : 0,
-					   .crowded_count = vm ? passes_in(vm)->crowded_count : 0,
 					   .refused_count = vm ? passes_in(vm)->refused_count : 0,
-					   .answers_known = vm && !passes_in(vm)->silent_count,
 					   .pass_active = reason == YIELD_PASS_ACTIVE,
 					   .scope = scope,
 					   .stranded_count = vm ? passes_in(vm)->stranded_count : 0,
@@ -78,7 +76,7 @@ static __always_inline void decide_spinner(struct vcpu *self, u32 slot, u32 caus
 	if (vm)
 		patience_in(vm)->vain_waits = vain_waits_after(&limits, &seen);
 	/* A helped waiter begins to wait anew. */
-	if (seen.helped_count || seen.crowded_count)
+	if (seen.helped_count)
 		patience_of(self)->spun_until_ns = 0;
 	if (stats && decision < 2)
 		COUNT(stats->spinners[decision]);

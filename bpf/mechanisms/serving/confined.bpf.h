@@ -13,7 +13,7 @@
 
 #define DSQ_CONFINED 0x10000ull /* + pCPU: tasks that may run on micro pCPUs only */
 
-_Static_assert(DSQ_CONFINED > DSQ_RESTING && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED,
+_Static_assert(DSQ_CONFINED > DSQ_STOPPED && DSQ_CONFINED + PCPUS_MAX <= DSQ_BOOSTED,
 	       "queue numbers don't overlap");
 
 /*
@@ -89,6 +89,8 @@ __noinline int rescue_from_queues(s32 cpu)
 			break;
 		rescue_from(DSQ_VCPUS + queue, cpu);
 		rescue_from(DSQ_BOOSTED + queue, cpu);
+		if (queue < config.domain_count)
+			rescue_from(DSQ_OTHERS + queue, cpu);
 	}
 	return 0;
 }

@@ -64,7 +64,7 @@ static __always_inline bool was_preempted_in_vain(struct task_struct *prev, stru
 {
 	struct vcpu *vcpu = vcpu_of(tctx);
 
-	if (!vcpu || !left_ns || scx_bpf_dsq_nr_queued(DSQ_OTHERS) > 0 ||
+	if (!vcpu || !left_ns || a_host_task_waits(scx_bpf_task_cpu(prev)) ||
 	    somebody_waits_in(DSQ_BOOSTED, scx_bpf_task_cpu(prev)))
 		return false;
 	grace_of(vcpu)->turn_over = 0;

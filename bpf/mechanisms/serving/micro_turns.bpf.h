@@ -23,7 +23,6 @@ static __always_inline bool dispatch_micro(s32 cpu, struct pcpu *pcpu)
 	if (pcpu->occupant == OCCUPANT_LENT_VCPU)
 		pcpu->occupant = OCCUPANT_NONE;
 	if (confined_on(pcpu)->rescue_count) {
-		rescue_from(DSQ_OTHERS, cpu);
 		rescue_from_queues(cpu);
 		confined_on(pcpu)->rescue_count = 0;
 	}

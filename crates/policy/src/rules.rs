@@ -111,7 +111,7 @@ fn a_yield(config: &AccelerateConfig, cause: YieldCause, class: GuestClass) -> Y
 fn spins_on(config: &AccelerateConfig) -> u32 {
     let seen = SpinnerObservation {
         cause: YieldCause::Ple.into(),
-        crowded_count: 1,
+        helped_count: 1,
         spun_ns: u64::MAX,
         ..SpinnerObservation::default()
     };

@@ -1,6 +1,7 @@
 //! Which pCPUs share a core, a last-level cache or a node, and where a vCPU may run.
 
 use super::Machine;
+use crate::bits::Bits;
 use crate::config::HostConfig;
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use std::ops::Range;
@@ -54,6 +55,17 @@ impl Machine {
     #[inline]
     pub fn widest(&self) -> Distance {
         self.widest
+    }
+
+    /// pCPUs of a set, from one on: those of its last-level cache first, then of its node, then all others.
+    pub fn near_first<'a>(
+        &'a self,
+        set: &'a Bits<PcpuId>,
+        from: PcpuId,
+    ) -> impl Iterator<Item = PcpuId> + 'a {
+        let at =
+            move |distance| set.round_from(from).filter(move |&pcpu| self.distance(pcpu, from) == distance);
+        Distance::ALL.into_iter().take_while(|&distance| distance <= self.widest()).flat_map(at)
     }
 
     /// Those of a pCPU's last-level cache, by number: the own threads of its cores, then the others.

@@ -31,7 +31,7 @@ use crate::bits::Bits;
 use crate::config::EevdfConfig;
 use crate::events::StopReason;
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
-use crate::machine::{Distance, HostVcpu, Machine, VcpuState};
+use crate::machine::{HostVcpu, Machine, VcpuState};
 use microslice_policy::YieldCause;
 
 /// Nobody is put on a pCPU for less, unless slices are shorter.
@@ -149,7 +149,8 @@ impl Eevdf {
         if self.waiting_total == 0 {
             return None;
         }
-        let found = near_first(&self.waited_for, machine, thief)
+        let found = machine
+            .near_first(&self.waited_for, thief)
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| {
@@ -165,7 +166,8 @@ impl Eevdf {
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu].pcpu;
-        let pcpu = near_first(&self.idle, machine, home)
+        let pcpu = machine
+            .near_first(&self.idle, home)
             .find(|&pcpu| machine.allows(vcpu, pcpu) && self.queues[pcpu].waiting == 0)?;
         debug_assert!(machine.is_idle(pcpu), "pCPU {pcpu} is thought idle");
         Some(pcpu)
@@ -197,17 +199,6 @@ impl Eevdf {
         }
         true
     }
-}
-
-/// pCPUs of a set, from one on: first those of its last-level cache, then of its node, then all others.
-pub fn near_first<'a>(
-    set: &'a Bits<PcpuId>,
-    machine: &'a Machine,
-    from: PcpuId,
-) -> impl Iterator<Item = PcpuId> + 'a {
-    let at =
-        move |distance| set.round_from(from).filter(move |&pcpu| machine.distance(pcpu, from) == distance);
-    Distance::ALL.into_iter().take_while(|&distance| distance <= machine.widest()).flat_map(at)
 }
 
 /// Each VM's vCPUs start on the pCPUs behind those of the VM before it: new threads go where the fewest are

@@ -43,7 +43,7 @@ fn started(seen: &YieldObservation) -> (PassScope, Cause, YieldReason) {
 
 #[test]
 fn a_spinner_of_a_vm_that_has_had_its_share_gives_its_turn_away() {
-    let refused = SpinnerObservation { refused_count: 1, answers_known: 1, ..SPINNING };
+    let refused = SpinnerObservation { refused_count: 1, ..SPINNING };
     let config = AccelerateConfig { patience_ns: 0, ..AccelerateConfig::DEFAULT };
     let decide = |seen: &SpinnerObservation| decide_on_spinner(&config, seen);
     assert_eq!(decide(&refused), SpinnerDecision::Yields);
@@ -254,9 +254,7 @@ fn after_spinning_for_long(seen: SpinnerObservation) -> SpinnerDecision {
 const SPINNING: SpinnerObservation = SpinnerObservation {
     cause: Code::raw(YieldCause::Ple as u32),
     helped_count: 0,
-    crowded_count: 0,
     refused_count: 0,
-    answers_known: 0,
     pass_active: 0,
     scope: Code::raw(PassScope::AllPreempted as u32),
     stranded_count: 0,
@@ -270,18 +268,6 @@ fn the_spinner_keeps_spinning_if_help_is_on_its_way() {
     assert_eq!(after_spinning_for_long(SPINNING), SpinnerDecision::Yields);
     let helped = SpinnerObservation { helped_count: 1, ..SPINNING };
     assert_eq!(after_spinning_for_long(helped), SpinnerDecision::KeepsSpinning);
-}
-
-#[test]
-fn a_full_micro_pool_is_worth_waiting_for() {
-    let crowded = SpinnerObservation { crowded_count: 1, ..SPINNING };
-    assert_eq!(after_spinning_for_long(crowded), SpinnerDecision::KeepsSpinning);
-}
-
-#[test]
-fn once_all_have_answered_the_spinner_goes_on() {
-    let answered = SpinnerObservation { answers_known: 1, ..SPINNING };
-    assert_eq!(after_spinning_for_long(answered), SpinnerDecision::KeepsSpinning);
 }
 
 #[test]
@@ -419,14 +405,7 @@ fn without_a_micro_pool_or_where_nobody_knows_what_it_waits_for_it_yields_at_onc
 #[test]
 fn a_halted_waiter_is_not_kept_spinning_and_one_that_yielded_by_hypercall_only_by_its_patience() {
     for cause in [YieldCause::Hlt, YieldCause::IpiWait] {
-        let spinner = SpinnerObservation {
-            cause: cause.into(),
-            helped_count: 3,
-            crowded_count: 1,
-            answers_known: 1,
-            pass_active: 1,
-            ..SPINNING
-        };
+        let spinner = SpinnerObservation { cause: cause.into(), helped_count: 3, pass_active: 1, ..SPINNING };
         assert_eq!(after_spinning_for_long(spinner), SpinnerDecision::Yields);
     }
     let halted = SpinnerObservation { cause: YieldCause::Hlt.into(), ..SPINNING };

@@ -105,6 +105,13 @@ fn of_four_turns_in_the_kernel_one_is_too_short_to_evade() {
     }
 }
 
+/// A vCPU whose guest faults all the time stops in the kernel nine times of ten.
+#[test]
+fn sixty_turns_fit_into_what_a_task_may_go_on_for_in_the_kernel() {
+    let went_on_ns: u64 = (0..60).map(|times| limit_turn_in_kernel(25 * MS, times)).sum();
+    assert!(limit_lets_go_on(went_on_ns), "{went_on_ns} ns");
+}
+
 #[test]
 fn without_a_quota_or_a_period_there_is_no_limit() {
     for limit in [CpuLimit { quota_us: 0, ..FIFTH }, CpuLimit { period_us: 0, ..FIFTH }] {

@@ -341,7 +341,7 @@ fn other_files_and_other_versions_are_refused_with_their_place() {
     assert_eq!(refused(b"ELF"), "offset 0: no recording of microslice");
     let mut recording = one_of_each();
     recording[8] = 99;
-    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 21");
+    assert_eq!(refused(&recording), "offset 8: version 99; this build reads version 22");
 }
 
 /// Computes all checksums anew: a forger can.

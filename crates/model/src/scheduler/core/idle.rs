@@ -12,10 +12,10 @@ use crate::scheduler::Core;
 const PREEMPT_LOOK_MAX: usize = 4;
 
 impl<H: Hooks> FairShare<H> {
-    /// `pick_idle_normal`: the pCPU that it ran on last, or any other. It is idle no longer.
+    /// `pick_idle_normal`: the pCPU that it ran on last, or the nearest other one. It is idle no longer.
     pub(super) fn claim_idle(&mut self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu].pcpu;
-        let pcpu = self.idle.round_from(home).find(|&pcpu| machine.allows(vcpu, pcpu))?;
+        let pcpu = machine.near_first(&self.idle, home).find(|&pcpu| machine.allows(vcpu, pcpu))?;
         self.idle.set(pcpu, false);
         Some(pcpu)
     }

@@ -16,7 +16,6 @@ use crate::config::{BesideConfig, BoostCosts};
 use crate::ids::{IdVec, PcpuId, VcpuId, VmId};
 use crate::machine::{Machine, VcpuState};
 use crate::random::{Random, Samplers};
-use crate::scheduler::eevdf::near_first;
 use microslice_policy::{self as policy, BoostConfig, BoostDecision, BoostObservation, Cause};
 use std::collections::BTreeSet;
 
@@ -187,7 +186,7 @@ impl Boosts {
     pub fn give(&mut self, machine: &Machine, vcpu: VcpuId, home: PcpuId) -> Option<PcpuId> {
         let allowed = |pcpu: &PcpuId| machine.allows(vcpu, *pcpu);
         let own = Some(home).filter(|pcpu| self.on[*pcpu].is_none()).filter(allowed);
-        let pcpu = own.or_else(|| near_first(&self.free, machine, home).find(allowed));
+        let pcpu = own.or_else(|| machine.near_first(&self.free, home).find(allowed));
         self.of[vcpu].state = pcpu.map_or(State::None, |pcpu| State::Given { pcpu });
         if let Some(pcpu) = pcpu {
             self.on[pcpu] = Some(vcpu);

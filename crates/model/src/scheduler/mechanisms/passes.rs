@@ -10,8 +10,6 @@ use microslice_policy::{SiblingDecision, SpinnerDecision, SpinnerObservation, Yi
 pub(super) struct PassCounts {
     /// Siblings that were requested, now or before, or are about to answer.
     pub helped: u32,
-    /// Those for which the micro pool had no room.
-    pub crowded: u32,
     /// Those whose VM has had more than its share.
     pub refused: u32,
 }
@@ -31,9 +29,7 @@ fn spinner_of(cause: YieldCause, scope: PassScope, pass: PassCounts) -> SpinnerO
     SpinnerObservation {
         cause: cause.into(),
         helped_count: pass.helped,
-        crowded_count: pass.crowded,
         refused_count: pass.refused,
-        answers_known: u32::from(scope == PassScope::AllPreempted),
         pass_active: 0,
         scope: scope.into(),
         stranded_count: 0,
@@ -158,7 +154,7 @@ impl<Normal: Core> MicroSliced<Normal> {
         self.turn_away(machine, machine.vcpus[vcpu].vm, siblings, scope, cause, crowded);
         let short_cut = self.answers.short_cut(scope);
         let helped = short_cut.map_or(0, |short_cut| helped_already(machine, vcpu, short_cut));
-        PassCounts { helped, crowded, refused: 0 }
+        PassCounts { helped, refused: 0 }
     }
 
     /// How many siblings a pass would ask for in vain, if no micro pCPU has room: nobody needs to be looked
@@ -239,9 +235,8 @@ impl<Normal: Core> MicroSliced<Normal> {
                         requested = true;
                         counts.helped += 1;
                     }
-                    Request::NoRoom => counts.crowded += 1,
                     Request::VmAhead => counts.refused += 1,
-                    Request::LeftQueue => {}
+                    Request::NoRoom | Request::LeftQueue => {}
                 },
                 SiblingDecision::AlreadyRequested | SiblingDecision::Answering => counts.helped += 1,
                 SiblingDecision::PassDone => break,

@@ -134,19 +134,9 @@ fn patience_runs_out_where_the_pause_loop_window_outgrew_it() {
 }
 
 #[test]
-fn when_all_have_answered_nobody_is_requested_and_the_wait_is_over() {
+fn when_all_have_answered_nobody_is_requested() {
     let (mut micro, mut machine) = spinning_for_a_shootdown();
-    assert!(keeps_spinning(&mut micro, &mut machine));
-    assert_eq!(machine.pool.acceleration_count(), 0);
-}
-
-#[test]
-fn while_the_micro_pool_is_full_the_spinner_goes_on() {
-    let (mut micro, mut machine) = spinning_for_a_shootdown();
-    machine.set_owes_answer(SIBLINGS[1], true);
-    // Of another VM, say.
-    micro.pool.set_next_on(PcpuId::new(1), Some(SIBLINGS[0]));
-    assert!(keeps_spinning(&mut micro, &mut machine));
+    assert!(keeps_spinning(&mut micro, &mut machine), "its patience lasts");
     assert_eq!(machine.pool.acceleration_count(), 0);
 }
 
@@ -154,7 +144,7 @@ fn while_the_micro_pool_is_full_the_spinner_goes_on() {
 fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_all() {
     let scopes = [PassScope::OneCritical, PassScope::AllPreempted, PassScope::AllOwing];
     let classes = [GuestClass::User, GuestClass::LockHolder, GuestClass::TlbShootdown];
-    let mut crowded = 0;
+    let mut any = false;
     for (scope, class, owes) in
         scopes.iter().flat_map(|scope| classes.map(|class| (*scope, class))).flat_map(|(scope, class)| {
             [[false, false], [true, false], [false, true], [true, true]].map(|owes| (scope, class, owes))
@@ -174,9 +164,9 @@ fn a_pass_that_finds_no_room_does_what_one_does_that_looks_at_all() {
             micro.visit(machine, siblings, scope, Cause::TlbYield)
         });
         assert_eq!(found, looked_for, "{scope:?} {class:?} {owes:?}");
-        crowded += found.0[0].crowded;
+        any |= found.1.0.iter().any(Option::is_some);
     }
-    assert!(crowded > 0, "somebody is asked for");
+    assert!(any, "some sibling is turned away");
 }
 
 #[test]

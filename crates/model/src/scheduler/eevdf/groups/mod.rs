@@ -33,7 +33,7 @@ use self::load::Load;
 use self::other_class::Away;
 use self::queue::{Group, Lag, Queue, Task};
 use super::balance::{Balance, Balances};
-use super::{near_first, spread};
+use super::spread;
 use crate::bits::Bits;
 use crate::config::EevdfConfig;
 use crate::events::{IpiKind, StopReason};
@@ -290,7 +290,8 @@ impl GroupedEevdf {
         if self.waiting_total == 0 {
             return;
         }
-        let found = near_first(&self.waited_for, machine, thief)
+        let found = machine
+            .near_first(&self.waited_for, thief)
             // An idle peer is about to take from its queue itself.
             .filter(|&peer| peer != thief && !machine.is_idle(peer))
             .find_map(|peer| self.waiting_on(peer).find(|&vcpu| machine.allows(vcpu, thief)));
@@ -301,7 +302,8 @@ impl GroupedEevdf {
 
     fn find_idle(&self, machine: &Machine, vcpu: VcpuId) -> Option<PcpuId> {
         let home = machine.vcpus[vcpu].pcpu;
-        near_first(&self.idle, machine, home)
+        machine
+            .near_first(&self.idle, home)
             .find(|&pcpu| machine.allows(vcpu, pcpu) && self.queues[pcpu].waiting() == 0)
     }
 
