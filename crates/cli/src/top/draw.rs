@@ -183,7 +183,7 @@ fn rate(of: Option<f64>) -> Cell<'static> {
 }
 
 fn longest_cell(vm: &VmRates) -> Cell<'static> {
-    right(time(vm.longest_wait_lately.as_ref().map(|wait| wait.length_ns)))
+    right(time(vm.longest_ns()))
 }
 
 fn runner_cell(vm: &VmRates) -> Cell<'static> {

@@ -72,6 +72,11 @@ impl VmRates {
     pub fn key(&self) -> (&str, u32) {
         (&self.name, self.pid)
     }
+
+    /// Returns its longest wait of the last minute, in nanoseconds.
+    pub fn longest_ns(&self) -> Option<u64> {
+        self.longest_wait_lately.as_ref().map(|wait| wait.length_ns)
+    }
 }
 
 /// `now` before `before`, or another command than that: it began anew.

@@ -92,7 +92,9 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
 mod tests {
     use super::*;
     use crate::interface::KvmVendor;
+    use crate::observe::long_waits::LongWaitWatch;
     use crate::observe::report::tests::report;
+    use crate::observe::seen_in;
     use microslice_metrics::Value;
 
     #[test]
@@ -104,7 +106,20 @@ mod tests {
         let Some(Value::Histogram(waits)) = waits else { panic!("{waits:?}") };
         assert_eq!((waits.count(), waits.sum()), (212, 106 * 9_000_000), "the sum is the kernel side's");
         assert_eq!(snapshot.of(&figures::STEAL_TIME).count(), 0, "its guest hasn't asked");
-        assert_eq!(snapshot.get(&figures::LONGEST_WAIT_LATELY, &["<web>"]), Some(&Value::Gauge(0.0)));
+    }
+
+    #[test]
+    fn the_longest_wait_is_served_while_it_lasts() {
+        let mut report = report(true);
+        let longest = |report: &Report| {
+            let gauge = report.snapshot().get(&figures::LONGEST_WAIT_LATELY, &["<web>"]).cloned();
+            let wait = report.view().vms.remove(0).longest_wait_lately;
+            (gauge, wait.map(|wait| (wait.length_ns, wait.runner)))
+        };
+        assert_eq!(longest(&report), (Some(Value::Gauge(0.0)), None));
+        report.vms[0].figures.vcpus[0].waiting_ns = 40_000_000;
+        LongWaitWatch::of_host().look(seen_in(&mut report.vms), &|_, _| None, 50_000_000);
+        assert_eq!(longest(&report), (Some(Value::Gauge(4e7)), Some((40_000_000, "-".into()))));
     }
 
     #[test]
