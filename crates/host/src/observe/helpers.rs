@@ -3,8 +3,9 @@
 //! Problem.   Guests' disks and networks take time on the host's pCPUs that no vCPU shows. Some of it lies in
 //!            no cgroup of the VM: `kvm-pit/PID`, and before Linux 6.4 vhost's workers, are kernel threads.
 //! Mechanism. `/proc/*/task/*/schedstat` has the time that a thread ran, in nanoseconds. Threads of the VMM
-//!            are read once a second. Kernel threads are found by their names, which have the VMM's pid, or
-//!            that of its thread that asked for them (`drivers/vhost/vhost.c`, `vhost_worker_create`).
+//!            are read once a second. Kernel threads are found by their names: `kvm-pit` has the VMM's pid
+//!            (`arch/x86/kvm/i8254.c`), vhost the number of the VMM's thread that asked for the worker
+//!            (`drivers/vhost/vhost.c`).
 //! Limits.    A thread that ends takes its last second along. One that came with the VM counts from the first
 //!            look on. Kernel threads that come later are found within a minute, unless whoever asked for
 //!            them has ended. A VMM's threads count for each VM that it has.
