@@ -31,8 +31,6 @@ char _license[] SEC("license") = "GPL";
 #define MAX_ATTEMPTS 4u
 #define TURNS_KEPT 64u
 #define RUNNERS_TOLD 8u
-/* Shorter waits aren't told: a tick of a 1,000 Hz kernel. */
-#define LONG_WAIT_NS 1000000ull
 
 /* ---- State ---- */
 
@@ -269,7 +267,7 @@ __noinline int tell_longest(u32 slot, u64 since_ns, u64 now)
 	struct pcpu_turns *of = bpf_map_lookup_elem(&turns_of, &pcpu);
 	struct runners *runners = bpf_map_lookup_elem(&runners_of, &zero);
 	struct long_wait *longest;
-	u64 known_ns = 0, most_ns = 0;
+	u64 most_ns = 0;
 	u32 most = 0;
 
 	if (!vcpu || !of || !runners)
@@ -282,7 +280,6 @@ __noinline int tell_longest(u32 slot, u64 since_ns, u64 now)
 	for (place = 0; place < RUNNERS_TOLD; place++) {
 		if (place >= runners->count)
 			break;
-		known_ns += runners->ran_ns[place];
 		if (runners->ran_ns[place] > most_ns) {
 			most_ns = runners->ran_ns[place];
 			most = runners->turn[place];
@@ -293,7 +290,6 @@ __noinline int tell_longest(u32 slot, u64 since_ns, u64 now)
 	longest->since_ns = since_ns;
 	longest->length_ns = now - since_ns;
 	longest->runner_ns = most_ns;
-	longest->known_ns = known_ns;
 	longest->pcpu = pcpu;
 	return 0;
 }

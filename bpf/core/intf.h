@@ -458,15 +458,16 @@ struct wait_stats {
 #define RUNNER_GENERATION_SHIFT 32
 #define RUNNER_GENERATION_MASK 0x7fffffffu
 
+/* Shorter waits aren't told: a tick of a 1,000 Hz kernel. */
+#define LONG_WAIT_NS 1000000u
+
 /* The longest wait of a vCPU among those that are over, and who had its pCPU meanwhile. */
 struct long_wait {
 	u64 since_ns;
 	u64 length_ns;
 	u64 runner;    /* of those that ran there meanwhile, the one that had most */
 	u64 runner_ns; /* how much that was */
-	u64 known_ns;  /* how much of the wait is known: of the last TURNS_KEPT turns */
-	u32 pcpu;      /* where it began to wait: balancing may have moved it since */
-	u32 reserved;
+	u64 pcpu;      /* where it began to wait: balancing may have moved it since */
 	char comm[16]; /* the name of one of that runner's tasks */
 };
 

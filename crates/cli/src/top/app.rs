@@ -23,20 +23,22 @@ pub enum Sort {
     Ready,
     Cpus,
     Wait,
+    Longest,
     Accelerations,
     Stopped,
     Name,
 }
 
 impl Sort {
-    const ALL: [Self; 6] =
-        [Self::Ready, Self::Cpus, Self::Wait, Self::Accelerations, Self::Stopped, Self::Name];
+    const ALL: [Self; 7] =
+        [Self::Ready, Self::Cpus, Self::Wait, Self::Longest, Self::Accelerations, Self::Stopped, Self::Name];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Cpus => "CPUs",
             Self::Wait => "p99",
+            Self::Longest => "longest",
             Self::Accelerations => "accel/s",
             Self::Stopped => "stopped/s",
             Self::Name => "vm",
@@ -54,6 +56,7 @@ impl Sort {
             Self::Ready => a.ready.total_cmp(&b.ready),
             Self::Cpus => a.cpus.total_cmp(&b.cpus),
             Self::Wait => a.p99_ns.cmp(&b.p99_ns),
+            Self::Longest => a.longest_ns().cmp(&b.longest_ns()),
             Self::Accelerations => a.accelerations.unwrap_or(0.0).total_cmp(&b.accelerations.unwrap_or(0.0)),
             Self::Stopped => a.preemptions.total_cmp(&b.preemptions),
             Self::Name => b.name.cmp(&a.name),
@@ -248,7 +251,7 @@ mod tests {
         assert_eq!(names(&app), ["web", "db"]);
         press(&mut app, "r");
         assert_eq!(names(&app), ["db", "web"]);
-        press(&mut app, "rsssss");
+        press(&mut app, "rssssss");
         assert_eq!((app.sort, names(&app)), (Sort::Name, vec!["db", "web"]));
         press(&mut app, "s");
         assert_eq!(app.sort, Sort::Ready);

@@ -3,6 +3,7 @@
 use super::app::App;
 use super::rates::{VcpuRates, VmRates};
 use crate::output;
+use microslice_host::output::monitoring::LongWaitView;
 use microslice_metrics::Unit;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -25,6 +26,7 @@ q, Ctrl-C           end
 
 ready   of the time, wanted to run and had no CPU (as %RDY)
 p99     of waits for a CPU; share and due: of what VMs had, lately
+longest wait of the last minute, and who had that CPU meanwhile
 stopped turns that the host ended; crit: in critical guest code";
 
 /// What others chose, on one line: it commands no terminal.
@@ -122,56 +124,70 @@ fn draw_vms(frame: &mut Frame<'_>, app: &App, area: Rect) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
-    let mut head = vec!["vm", "vcpus", "CPUs", "ready", "share", "due", "p99", "accel/s", "stopped/s"];
-    let mut widths = vec![Constraint::Min(8)];
-    widths.extend([5, 6, 7, 6, 6, 8, 7, 9].map(Constraint::Length));
-    if is_wide {
-        head.extend(["skew", "p50", "crit/s", "pid", "guest"]);
-        widths.extend([6, 7, 7, 8].map(Constraint::Length));
-        widths.push(Constraint::Min(20));
-    }
-    let rows = vms.iter().map(|vm| vm_row(vm, is_wide));
+    let columns = columns(app.rates.accelerations.is_some(), is_wide);
+    let head: Vec<_> = columns.iter().map(|column| right_but_names(column.0)).collect();
+    let rows = vms.iter().map(|vm| Row::new(columns.iter().map(|column| (column.2)(vm))));
+    let widths: Vec<_> = columns.iter().map(|column| column.1).collect();
     let table = Table::new(rows, widths)
-        .header(
-            Row::new(head.into_iter().map(right_but_names)).style(Style::new().add_modifier(Modifier::BOLD)),
-        )
+        .header(Row::new(head).style(Style::new().add_modifier(Modifier::BOLD)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(Some(app.cursor()));
     frame.render_stateful_widget(table, area, &mut state);
 }
 
 fn right_but_names(title: &'static str) -> Cell<'static> {
-    if ["vm", "guest", "stopped in"].contains(&title) { Cell::new(title) } else { right(title.to_owned()) }
+    if ["vm", "guest", "stopped in", "meanwhile ran"].contains(&title) {
+        Cell::new(title)
+    } else {
+        right(title.to_owned())
+    }
 }
 
 fn right(text: String) -> Cell<'static> {
     Cell::new(Line::raw(text).right_aligned())
 }
 
-fn vm_row(vm: &VmRates, is_wide: bool) -> Row<'static> {
-    let share = |part: Option<f64>| part.map_or("-".into(), percent);
-    let mut cells = vec![
-        Cell::new(plain(&vm.name)),
-        right(vm.vcpu_count.to_string()),
-        right(format!("{:.2}", vm.cpus)),
-        ready_cell(vm.ready),
-        right(share(vm.shares.map(|shares| shares.0))),
-        right(share(vm.shares.map(|shares| shares.1))),
-        right(time(vm.p99_ns)),
-        right(vm.accelerations.map_or("-".into(), number)),
-        right(number(vm.preemptions)),
+/// A column of VMs: its title, its width, and what it has of one.
+type Column = (&'static str, Constraint, fn(&VmRates) -> Cell<'static>);
+
+/// Returns the columns that are shown. Shares and accelerations are of whoever schedules; an observer has
+/// long waits in their place.
+fn columns(schedules: bool, is_wide: bool) -> Vec<Column> {
+    let all: [(bool, Column); 16] = [
+        (true, ("vm", Constraint::Min(8), |vm| Cell::new(plain(&vm.name)))),
+        (true, ("vcpus", Constraint::Length(5), |vm| right(vm.vcpu_count.to_string()))),
+        (true, ("CPUs", Constraint::Length(6), |vm| right(format!("{:.2}", vm.cpus)))),
+        (true, ("ready", Constraint::Length(7), |vm| ready_cell(vm.ready))),
+        (schedules, ("share", Constraint::Length(6), |vm| part(vm.shares.map(|shares| shares.0)))),
+        (schedules, ("due", Constraint::Length(6), |vm| part(vm.shares.map(|shares| shares.1)))),
+        (true, ("p99", Constraint::Length(8), |vm| right(time(vm.p99_ns)))),
+        (schedules, ("accel/s", Constraint::Length(7), |vm| rate(vm.accelerations))),
+        (true, ("stopped/s", Constraint::Length(9), |vm| rate(Some(vm.preemptions)))),
+        (!schedules, ("longest", Constraint::Length(8), longest_cell)),
+        (!schedules, ("meanwhile ran", Constraint::Length(13), runner_cell)),
+        (is_wide, ("skew", Constraint::Length(6), |vm| part(vm.skew))),
+        (is_wide, ("p50", Constraint::Length(7), |vm| right(time(vm.p50_ns)))),
+        (is_wide, ("crit/s", Constraint::Length(7), |vm| rate(Some(vm.critical)))),
+        (is_wide, ("pid", Constraint::Length(8), |vm| right(vm.pid.to_string()))),
+        (is_wide, ("guest", Constraint::Min(20), |vm| Cell::new(plain(&vm.guest)))),
     ];
-    if is_wide {
-        let skew = vm.skew.map_or("-".into(), percent);
-        cells.extend([
-            right(skew),
-            right(time(vm.p50_ns)),
-            right(number(vm.critical)),
-            right(vm.pid.to_string()),
-        ]);
-        cells.push(Cell::new(plain(&vm.guest)));
-    }
-    Row::new(cells)
+    all.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column).collect()
+}
+
+fn part(of: Option<f64>) -> Cell<'static> {
+    right(of.map_or("-".into(), percent))
+}
+
+fn rate(of: Option<f64>) -> Cell<'static> {
+    right(of.map_or("-".into(), number))
+}
+
+fn longest_cell(vm: &VmRates) -> Cell<'static> {
+    right(time(vm.longest_ns()))
+}
+
+fn runner_cell(vm: &VmRates) -> Cell<'static> {
+    Cell::new(vm.longest_wait_lately.as_ref().map_or("-".into(), |wait| plain(&wait.runner)))
 }
 
 fn ready_cell(part: f64) -> Cell<'static> {
@@ -184,21 +200,34 @@ fn ready_cell(part: f64) -> Cell<'static> {
 }
 
 fn draw_vcpus(frame: &mut Frame<'_>, vm: &VmRates, area: Rect) {
-    let [name, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
+    let waits = [("longest wait", &vm.longest_wait), ("last minute", &vm.longest_wait_lately)];
+    let waits = waits.iter().filter_map(|(of, wait)| Some(wait_lines(of, wait.as_ref()?)));
     let weight = vm.weight.map_or(String::new(), |weight| format!(", weight {weight}"));
     let bound = vm.bound_ns.map_or(String::new(), |ns| format!(", waits up to {}", time(Some(ns))));
     let holding = vm.holding.map_or(String::new(), |(holding, found)| {
         let (holding, found) = (number(holding), number(found));
         format!("; stopped holding something {holding}/s, {found}/s by symbols")
     });
-    let text = format!("{}: pid {}{weight}{bound}{holding}\n{}", plain(&vm.name), vm.pid, plain(&vm.guest));
-    frame.render_widget(Paragraph::new(text), name);
+    let first = format!("{}: pid {}{weight}{bound}{holding}", plain(&vm.name), vm.pid);
+    let lines: Vec<String> = [first, plain(&vm.guest)].into_iter().chain(waits.flatten()).collect();
+    let height = Constraint::Length(lines.len() as u16);
+    let [name, body] = Layout::vertical([height, Constraint::Min(1)]).areas(area);
+    frame.render_widget(Paragraph::new(lines.join("\n")), name);
     let head = ["vcpu", "tid", "ran", "ready", "p99", "stopped in"];
     let widths = [5, 8, 7, 7, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(20)]);
     let table = Table::new(vm.vcpus.iter().map(vcpu_row), widths).header(
         Row::new(head.into_iter().map(right_but_names)).style(Style::new().add_modifier(Modifier::BOLD)),
     );
     frame.render_widget(table, body);
+}
+
+/// How long it was, when it began and who ran meanwhile.
+fn wait_lines(of: &str, wait: &LongWaitView) -> Vec<String> {
+    let mut lines = vec![format!("{of}: {} from {} on", time(Some(wait.length_ns)), wait.began)];
+    if wait.ran_ns > 0 {
+        lines.push(format!("  meanwhile ran for {}: {}", time(Some(wait.ran_ns)), plain(&wait.runner)));
+    }
+    lines
 }
 
 fn vcpu_row(vcpu: &VcpuRates) -> Row<'static> {
@@ -260,6 +289,13 @@ mod tests {
             View { source: "observe".into(), pool: None, accelerations: None, ..run_view(seconds) };
         for vm in &mut view.vms {
             (vm.shares, vm.weight, vm.accelerations, vm.bound_ns) = (None, None, None, None);
+            let wait = |length_ns, began: &str, runner: &str, ran_ns| {
+                let (began, runner) = (began.into(), runner.into());
+                Some(LongWaitView { length_ns, began, runner, ran_ns })
+            };
+            vm.longest_wait = wait(130_000_000, "2026-11-29 23:59:58 UTC", "db", 65_000_000);
+            vm.longest_wait_lately =
+                wait(20_110_000, "2026-11-30 03:36:05 UTC", "system.slice/backup (rz)", 12_140_000);
             vm.vcpus.iter_mut().for_each(|vcpu| {
                 vcpu.stopped_in = None;
                 vcpu.preemptions =

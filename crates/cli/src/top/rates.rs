@@ -1,6 +1,6 @@
 //! What happened between two views: a second's worth of it.
 
-use microslice_host::output::monitoring::{VcpuView, View, VmView};
+use microslice_host::output::monitoring::{LongWaitView, VcpuView, View, VmView};
 use microslice_policy::{Coded, GuestClass, class_is_critical};
 use std::collections::BTreeMap;
 
@@ -49,6 +49,9 @@ pub struct VmRates {
     pub critical: f64,
     /// Stopped while they held something by their guest's own count, and those that symbols find, a second.
     pub holding: Option<(f64, f64)>,
+    /// Since the start, and of the last minute.
+    pub longest_wait: Option<LongWaitView>,
+    pub longest_wait_lately: Option<LongWaitView>,
     pub vcpus: Vec<VcpuRates>,
 }
 
@@ -68,6 +71,11 @@ impl VmRates {
     /// Tells VMs apart.
     pub fn key(&self) -> (&str, u32) {
         (&self.name, self.pid)
+    }
+
+    /// Returns its longest wait of the last minute, in nanoseconds.
+    pub fn longest_ns(&self) -> Option<u64> {
+        self.longest_wait_lately.as_ref().map(|wait| wait.length_ns)
     }
 }
 
@@ -153,6 +161,8 @@ fn vm_rates(before: Option<&VmView>, now: &VmView, seconds: f64) -> VmRates {
             let (before, found_before) = old.holding.unwrap_or_default();
             (rate(holding, before), rate(found, found_before))
         }),
+        longest_wait: now.longest_wait.clone(),
+        longest_wait_lately: now.longest_wait_lately.clone(),
         vcpus,
     }
 }
@@ -209,6 +219,8 @@ pub mod tests {
             accelerations: Some(seconds * 12),
             preemptions: words(&[("user", seconds * 30), ("lock_holder", seconds * 6)]),
             holding: None,
+            longest_wait: None,
+            longest_wait_lately: None,
             vcpus: (0..4)
                 .map(|id| VcpuView {
                     id,

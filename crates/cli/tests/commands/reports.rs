@@ -149,6 +149,7 @@ pub fn observe_report(seconds: u64) -> observe::Report {
         name: "db-server".into(),
         uuid: None,
         pid: 7,
+        slot: 0,
         generation: 1,
         kernel: None,
         state: "no kernel found".into(),

@@ -12,11 +12,11 @@
 use crate::bpf::mapped_array::MappedArray;
 use crate::interface::{BoundRequest, VCPUS_MAX, VMS_MAX, Vcpu};
 use crate::machine::clock::monotonic_ns;
-use crate::settings::Settings;
+use crate::settings::{Settings, max_wait};
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 use microslice_policy::{
     MAX_WAIT_MOST_NS, VcpuState, WaitDecision, WaitObservation, decide_on_wait, max_wait_least_now_ns,
-    max_wait_of_vm_ns, max_wait_shared_ns, wait_look_pause_ns, wait_next_look_ns,
+    max_wait_shared_ns, wait_look_pause_ns, wait_next_look_ns,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Bounds {
     pub fn in_force(&self, slot: u32) -> Option<u64> {
         let [host_ns, least_ns] =
             [&self.0.host_ns, &self.0.least_ns].map(|bound| bound.load(Ordering::Relaxed));
-        Some(max_wait_of_vm_ns(self.own(slot), host_ns, least_ns)).filter(|bound_ns| *bound_ns > 0)
+        max_wait::in_force_ns(self.own(slot), host_ns, least_ns)
     }
 }
 
@@ -117,11 +117,11 @@ impl Waits {
             else {
                 continue;
             };
-            let bound_ns =
-                max_wait_of_vm_ns(self.bounds.own(vcpu.vm), self.host_bound_ns, self.least_bound_ns);
-            if bound_ns == 0 {
+            let own_ns = self.bounds.own(vcpu.vm);
+            let Some(bound_ns) = max_wait::in_force_ns(own_ns, self.host_bound_ns, self.least_bound_ns)
+            else {
                 continue;
-            }
+            };
             let state = match vcpu.state.get() {
                 // Its boost may have been taken back meanwhile: the kernel side knows.
                 Some(VcpuState::Micro) if vcpu.preempted != 0 => Some(VcpuState::Runnable),

@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::guests::vms::VmmProcess;
+use crate::machine::proc::numbers;
 use crate::settings::Settings;
 
 /// A name given with `--guest` that no running VM has is refused while VMs run: it is a typing error more
@@ -27,11 +28,8 @@ pub(crate) fn refuse_unknown_names(settings: &Settings) -> Result<(), HostError>
 
 /// Processes that hold a VM of KVM open.
 pub(crate) fn vmm_processes() -> Vec<u32> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid: &u32| {
+    numbers("/proc".as_ref())
+        .filter(|pid| {
             std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|descriptors| {
                 descriptors.flatten().any(|descriptor| {
                     std::fs::read_link(descriptor.path())

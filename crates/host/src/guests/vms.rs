@@ -13,6 +13,7 @@ use crate::guests::resched_co::Trials;
 use crate::guests::vm_names::{self, argument};
 use crate::interface::{REGISTERS_64_BIT, REGISTERS_PROTECTED, REGISTERS_SEEN, VmStats};
 use crate::machine::cgroups::{self, CpuLimits};
+use crate::machine::proc;
 use crate::settings::vm_policy::VmPolicy;
 use crate::shares::weights::Place;
 use microslice_symbols::slide::{SlideFinder, SlideState};
@@ -312,7 +313,7 @@ impl VmmProcess {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let arguments = command_line(&folder);
         let cgroup = cgroups::named_in(&folder.join("cgroup")).unwrap_or_else(|| "/".to_owned());
-        let comm = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        let comm = proc::name(&folder).unwrap_or_default();
         Self {
             name: vm_names::name(&arguments, &cgroup, &comm, pid),
             number: vm_names::number(&arguments).map(str::to_owned),

@@ -3,6 +3,7 @@
 
 use crate::machine::cpu_list::parse_cpu_list;
 use crate::machine::preflight;
+use crate::machine::proc::{allowed_pcpus, of_threads};
 use crate::machine::real_time;
 use crate::machine::refused_kernels::numbers;
 use std::path::Path;
@@ -82,20 +83,10 @@ fn line_of_parted(count: usize) -> Option<String> {
 
 /// What is bound to one pCPU, as most kernel threads are, is no other pCPU's to look for.
 fn count_parted(proc: &Path, online: usize) -> usize {
-    let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let is_number = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-    folders(proc)
-        .filter(|process| is_number(&process.file_name()))
-        .flat_map(|process| folders(&process.path().join("task")))
-        .filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok())
-        .filter(|status| allowed_count(status).is_some_and(|count| count > 1 && count < online))
+    of_threads(proc, "status")
+        .filter_map(|status| allowed_pcpus(&status))
+        .filter(|pcpus| pcpus.len() > 1 && pcpus.len() < online)
         .count()
-}
-
-/// On how many pCPUs a thread may run, by its `status`.
-fn allowed_count(status: &str) -> Option<usize> {
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    Some(parse_cpu_list(list.trim())?.len())
 }
 
 #[cfg(test)]

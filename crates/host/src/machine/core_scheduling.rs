@@ -5,6 +5,7 @@
 //! before.
 
 use crate::HostError;
+use crate::machine::proc::numbers;
 use crate::machine::topology::Topology;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
@@ -25,7 +26,7 @@ pub fn check(topology: &Topology) -> Result<(), HostError> {
     refusal(can_be_denied(), first_task_with_cookie()).map_or(Ok(()), |line| Err(HostError::refused(line)))
 }
 
-fn refusal(can_be_denied: bool, task_with_cookie: Option<i32>) -> Option<String> {
+fn refusal(can_be_denied: bool, task_with_cookie: Option<u32>) -> Option<String> {
     if let Some(task) = task_with_cookie {
         return Some(format!(
             "task {task} uses core scheduling on a host with SMT, which hangs under any sched_ext scheduler \
@@ -42,25 +43,16 @@ fn refusal(can_be_denied: bool, task_with_cookie: Option<i32>) -> Option<String>
 }
 
 /// To prctl(): the calling task.
-const OWN_TASK: i32 = 0;
+const OWN_TASK: u32 = 0;
 
-fn first_task_with_cookie() -> Option<i32> {
-    let processes = std::fs::read_dir("/proc").ok()?;
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .flat_map(|pid| {
-            std::fs::read_dir(format!("/proc/{pid}/task"))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        })
+fn first_task_with_cookie() -> Option<u32> {
+    numbers("/proc".as_ref())
+        .flat_map(|pid| numbers(format!("/proc/{pid}/task").as_ref()))
         .find(|&task| cookie_of(task).is_some_and(|cookie| cookie != 0))
 }
 
 /// 0: it has none. `None`: the task has gone, or this kernel has no core scheduling.
-fn cookie_of(task: i32) -> Option<u64> {
+fn cookie_of(task: u32) -> Option<u64> {
     const PR_SCHED_CORE: libc::c_int = 62;
     const PR_SCHED_CORE_GET: libc::c_ulong = 0;
     const ONE_TASK: libc::c_ulong = 0;

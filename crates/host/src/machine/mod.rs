@@ -11,6 +11,7 @@ pub mod domains;
 pub(crate) mod kvm_modes;
 pub(crate) mod preflight;
 pub mod privileges;
+pub(crate) mod proc;
 pub(crate) mod real_time;
 mod refused_kernels;
 pub mod survey;

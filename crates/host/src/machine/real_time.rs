@@ -6,6 +6,7 @@
 //!            scheduler.
 //! Mechanism. None: such a task isn't ours to stop. The operator is told at the start which it could be.
 
+use crate::machine::proc::of_threads;
 use crate::machine::refused_kernels::numbers;
 use std::path::Path;
 
@@ -42,13 +43,7 @@ fn line(tasks: &[String], unlimited: bool) -> Option<String> {
 
 /// `comm (PID)` of each, kernel threads aside: those sleep.
 fn real_time_tasks(proc: &Path) -> Vec<String> {
-    let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let is_number = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-    folders(proc)
-        .filter(|process| is_number(&process.file_name()))
-        .flat_map(|process| folders(&process.path().join("task")))
-        .filter_map(|task| real_time_task(&std::fs::read_to_string(task.path().join("stat")).ok()?))
-        .collect()
+    of_threads(proc, "stat").filter_map(|stat| real_time_task(&stat)).collect()
 }
 
 fn real_time_task(stat: &str) -> Option<String> {

@@ -3,13 +3,17 @@
 //! Problem.   Guests' disks and networks take time on the host's pCPUs that no vCPU shows. Some of it lies in
 //!            no cgroup of the VM: `kvm-pit/PID`, and before Linux 6.4 vhost's workers, are kernel threads.
 //! Mechanism. `/proc/*/task/*/schedstat` has the time that a thread ran, in nanoseconds. Threads of the VMM
-//!            are read once a second. Kernel threads are found by their names, which have the VMM's pid.
+//!            are read once a second. Kernel threads are found by their names: `kvm-pit` has the VMM's pid
+//!            (`arch/x86/kvm/i8254.c`), vhost the number of the VMM's thread that asked for the worker
+//!            (`drivers/vhost/vhost.c`).
 //! Limits.    A thread that ends takes its last second along. One that came with the VM counts from the first
-//!            look on. Kernel threads that come later are found within a minute.
+//!            look on. Kernel threads that come later are found within a minute, unless whoever asked for
+//!            them has ended. A VMM's threads count for each VM that it has.
 
-use crate::observe::figures::VmFigures;
+use crate::machine::proc::{name, numbers, process_of, times_ns};
+use crate::observe::VmSeen;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -52,10 +56,10 @@ impl Kind {
         if name.starts_with("vhost-") { Self::Vhost } else { Self::Vmm }
     }
 
-    /// Returns what a kernel thread is, and which process it works for.
+    /// Returns what a kernel thread is, and the thread that it is named for.
     fn of_kernels(name: &str) -> Option<(Self, u32)> {
         let of = |before: &str| name.strip_prefix(before)?.parse().ok();
-        of("kvm-pit/").map(|pid| (Self::Pit, pid)).or_else(|| Some((Self::Vhost, of("vhost-")?)))
+        of("kvm-pit/").map(|tid| (Self::Pit, tid)).or_else(|| Some((Self::Vhost, of("vhost-")?)))
     }
 }
 
@@ -72,7 +76,7 @@ struct Looked {
 #[derive(Debug)]
 pub struct HelperWatch {
     proc: PathBuf,
-    /// By pid and generation.
+    /// By slot and generation.
     vms: BTreeMap<(u32, u32), Looked>,
     /// Kernel threads by the VMM's pid.
     of_kernel: BTreeMap<u32, Vec<(u32, Kind)>>,
@@ -91,10 +95,12 @@ impl HelperWatch {
 
     /// Puts into the figures of each VM what its helpers ran until `now`. VMs that aren't among these are
     /// forgotten.
-    pub fn look<'f>(&mut self, vms: impl Iterator<Item = (u32, u32, &'f mut VmFigures)>, now: Instant) {
+    pub fn look(&mut self, vms: Vec<VmSeen<'_>>, now: Instant) {
         let mut before = std::mem::take(&mut self.vms);
-        for (pid, generation, figures) in vms {
-            let known = before.remove(&(pid, generation));
+        // Of all VMs: those of one VMM are threads of one process.
+        let vcpus = vms.iter().flat_map(|vm| vm.figures.vcpus.iter().map(|vcpu| vcpu.tid)).collect();
+        for VmSeen { key, pid, figures } in vms {
+            let known = before.remove(&key);
             let is_due = self.searched.is_none_or(|at| now.duration_since(at) >= SEARCH_AGAIN);
             if known.is_none() && self.searched != Some(now) || is_due {
                 self.searched = Some(now);
@@ -102,12 +108,11 @@ impl HelperWatch {
             }
             let mut looked = known.unwrap_or_default();
             if looked.at.is_none_or(|at| now.duration_since(at) >= LOOK) {
-                let vcpus = figures.vcpus.iter().map(|vcpu| vcpu.tid).collect();
                 self.look_at(&mut looked, pid, &vcpus, now);
                 looked.at = Some(now);
             }
             figures.helpers = looked.times;
-            self.vms.insert((pid, generation), looked);
+            self.vms.insert(key, looked);
         }
     }
 
@@ -120,11 +125,11 @@ impl HelperWatch {
                 Some((kind, _)) => *kind,
                 None => Kind::of_vmms(&name(&folder).unwrap_or_default()),
             };
-            present.extend(ran_ns(&folder).map(|ran_ns| (tid, (kind, ran_ns))));
+            present.extend(times_ns(&folder).map(|(ran_ns, _)| (tid, (kind, ran_ns))));
         }
         for (tid, kind) in self.of_kernel.get(&pid).into_iter().flatten() {
-            let ran_ns = ran_ns(&self.proc.join(tid.to_string()));
-            present.extend(ran_ns.map(|ran_ns| (*tid, (*kind, ran_ns))));
+            let times = times_ns(&self.proc.join(tid.to_string()));
+            present.extend(times.map(|(ran_ns, _)| (*tid, (*kind, ran_ns))));
         }
         if let Some(at) = looked.at {
             // No thread runs longer than that. One that is new here may be old: a vCPU that ends, or one that
@@ -148,33 +153,25 @@ impl HelperWatch {
         self.of_kernel.clear();
         for tid in numbers(&self.proc) {
             let found = name(&self.proc.join(tid.to_string())).and_then(|name| Kind::of_kernels(&name));
-            if let Some((kind, pid)) = found {
+            if let Some((kind, owner)) = found {
+                let pid = process_of(&self.proc.join(owner.to_string())).unwrap_or(owner);
                 self.of_kernel.entry(pid).or_default().push((tid, kind));
             }
         }
     }
 }
 
-/// Returns the folders of `folder` that are numbers.
-fn numbers(folder: &Path) -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn name(task: &Path) -> Option<String> {
-    Some(std::fs::read_to_string(task.join("comm")).ok()?.trim_end().to_owned())
-}
-
-/// Returns how long a thread has run: the first word of its `schedstat`.
-fn ran_ns(task: &Path) -> Option<u64> {
-    std::fs::read_to_string(task.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::machine::cgroups::tests::mount_with;
+    use crate::observe::VmFigures;
     use crate::observe::report::tests::report;
+
+    /// A VM of process 7.
+    fn seen(slot: u32, figures: &mut VmFigures) -> VmSeen<'_> {
+        VmSeen { key: (slot, 1), pid: 7, figures }
+    }
 
     #[test]
     fn helpers_of_a_vm_are_told_apart() {
@@ -188,7 +185,8 @@ mod tests {
             ("7/task/9/schedstat", "200 1 1\n"),
             ("70/comm", "kvm-pit/7\n"),
             ("70/schedstat", "300 1 1\n"),
-            ("71/comm", "vhost-7\n"),
+            ("71/comm", "vhost-9\n"),
+            ("9/status", "Name:\tworker\nTgid:\t7\nPid:\t9\n"),
             ("71/schedstat", "400 1 1\n"),
             ("72/comm", "kvm-pit/8\n"),
             ("72/schedstat", "1 1 1\n"),
@@ -196,7 +194,7 @@ mod tests {
         let mut watch = HelperWatch::of(host.path().to_owned());
         let (mut figures, began) = (report(true).vms.remove(0).figures, Instant::now());
         let mut look = |seconds| {
-            watch.look([(7, 1, &mut figures)].into_iter(), began + LOOK * seconds);
+            watch.look(vec![seen(3, &mut figures)], began + LOOK * seconds);
             figures.helpers
         };
         assert_eq!(look(0), HelperTimes::default(), "what was before doesn't count");
@@ -224,9 +222,27 @@ mod tests {
         let mut watch = HelperWatch::of(host.path().to_owned());
         let (mut figures, began) = (report(true).vms.remove(0).figures, Instant::now());
         figures.vcpus[0].tid = 8;
-        watch.look([(7, 1, &mut figures)].into_iter(), began);
+        watch.look(vec![seen(3, &mut figures)], began);
         figures.vcpus.clear();
-        watch.look([(7, 1, &mut figures)].into_iter(), began + LOOK);
+        watch.look(vec![seen(3, &mut figures)], began + LOOK);
         assert_eq!(figures.helpers.vmm_ns, 1_000_000_000, "not the 90 s that it ran as a vCPU");
+    }
+
+    #[test]
+    fn vcpus_of_another_vm_of_the_process_are_no_helpers() {
+        let host = mount_with(&[("7/task/8/schedstat", "100 1 1\n"), ("7/task/9/schedstat", "100 1 1\n")]);
+        let mut watch = HelperWatch::of(host.path().to_owned());
+        let mut vms = [8, 9].map(|tid| {
+            let mut figures = report(true).vms.remove(0).figures;
+            figures.vcpus[0].tid = tid;
+            figures
+        });
+        for (second, ran) in (0..).zip(["200 1 1\n", "300 1 1\n"]) {
+            std::fs::write(host.path().join("7/task/9/schedstat"), ran).unwrap();
+            let both = (0..).zip(&mut vms).map(|(slot, figures)| seen(slot, figures)).collect();
+            watch.look(both, Instant::now() + LOOK * second);
+        }
+        assert_eq!(vms.map(|figures| figures.helpers), [HelperTimes::default(); 2]);
+        assert_eq!(watch.vms.len(), 2);
     }
 }

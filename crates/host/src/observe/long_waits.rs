@@ -8,11 +8,14 @@
 //! Limits.    Waits below 1 ms aren't told. Who runs is known of the pCPU where the wait began, and of its
 //!            last turns (`bpf/observe.bpf.c`). Of a wait that isn't over it isn't known.
 
-use crate::interface::{LongWait, RUNNER_GENERATION_MASK, RUNNER_GENERATION_SHIFT, RUNNER_IS_VM};
+use crate::interface::{
+    LONG_WAIT_NS, LongWait, RUNNER_GENERATION_MASK, RUNNER_GENERATION_SHIFT, RUNNER_IS_VM,
+};
 use crate::machine::cgroup_names::CgroupNames;
 use crate::machine::cgroups;
-use crate::machine::clock::{monotonic_ns, real_time_ns};
-use crate::observe::figures::VmFigures;
+use crate::machine::clock::{monotonic_ns, real_time_ns, utc};
+use crate::observe::VmSeen;
+use crate::output::monitoring::LongWaitView;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +23,8 @@ use std::time::Instant;
 
 /// Steps that are kept of a VM.
 const STAIRS_MAX: usize = 32;
-/// Shorter waits aren't told, as in `bpf/observe.bpf.c`.
-const LONG_WAIT_NS: u64 = 1_000_000;
+/// How long a wait is one of the last ones: whoever looks once a minute misses none.
+const LATELY_NS: u64 = 60_000_000_000;
 /// From which length on a wait is felt, and by what. RCU's is Linux's default (`RCU_CPU_STALL_TIMEOUT`,
 /// `kernel/rcu/Kconfig.debug`).
 const FELT: [(u64, &str, &str); 4] = [
@@ -90,10 +93,9 @@ impl LongestWait {
         FELT.iter().find(|(from_ns, _, _)| self.length_ns >= *from_ns)
     }
 
-    /// Returns the time of day when it began, in UTC.
+    /// Returns when it began, in UTC.
     pub fn time(&self) -> String {
-        let seconds = self.began_ns / 1_000_000_000 % 86_400;
-        format!("{:02}:{:02}:{:02} UTC", seconds / 3_600, seconds / 60 % 60, seconds % 60)
+        utc(self.began_ns).replace('T', " ") + " UTC"
     }
 
     /// Returns who ran meanwhile, in words.
@@ -121,7 +123,7 @@ impl LongestWait {
         let behind = self.behind.as_ref();
         json!({
             "vcpu": self.vcpu,
-            "began_at": self.began_ns as f64 / 1e9,
+            "began_at": format!("{}.{:06}Z", utc(self.began_ns), self.began_ns / 1_000 % 1_000_000),
             "length_ns": self.length_ns,
             "over": behind.is_some(),
             "pcpu": behind.map(|(pcpu, _, _)| pcpu),
@@ -129,6 +131,12 @@ impl LongestWait {
             "runner_ns": behind.map(|(_, _, ran_ns)| ran_ns),
             "felt_by": self.felt().map(|(_, name, _)| name),
         })
+    }
+
+    /// Returns what `microslice top` shows of it.
+    pub(super) fn view(&self) -> LongWaitView {
+        let ran_ns = self.behind.as_ref().map_or(0, |(_, _, ran_ns)| *ran_ns);
+        LongWaitView { length_ns: self.length_ns, began: self.time(), runner: self.runner(), ran_ns }
     }
 }
 
@@ -150,6 +158,12 @@ impl LongWaits {
     /// Returns the longest of all.
     pub fn longest(&self) -> Option<&LongestWait> {
         self.stairs.first().into_iter().chain(&self.under_way).max_by_key(|wait| wait.length_ns)
+    }
+
+    /// Returns the longest of those that weren't over a minute before the last look.
+    pub fn lately(&self) -> Option<LongestWait> {
+        let looked_ns = self.looked_ns.saturating_sub(LATELY_NS);
+        self.since(&Self { looked_ns, ..Self::default() }).longest().cloned()
     }
 
     /// The VM has gone: nobody of it waits any more.
@@ -174,14 +188,14 @@ impl LongWaits {
     }
 }
 
-/// Says who a VM's slot and generation stand for: its VMM's pid, if it is there, and its name.
-pub type NameVm<'n> = dyn Fn(u32, u32) -> (Option<u32>, Option<String>) + 'n;
+/// Returns the name of the VM of this slot and generation, if it is there.
+pub type NameVm<'n> = dyn Fn(u32, u32) -> Option<String> + 'n;
 
 /// Keeps the long waits of VMs from look to look.
 #[derive(Debug)]
 pub struct LongWaitWatch {
     names: CgroupNames,
-    /// By pid and generation.
+    /// By slot and generation.
     vms: BTreeMap<(u32, u32), LongWaits>,
 }
 
@@ -193,32 +207,28 @@ impl LongWaitWatch {
 
     /// Puts into the figures of each VM its long waits until `now_ns`. VMs that aren't among these are
     /// forgotten.
-    pub fn look<'f>(
-        &mut self,
-        vms: impl Iterator<Item = (u32, u32, &'f mut VmFigures)>,
-        name_vm: &NameVm<'_>,
-        now_ns: u64,
-    ) {
+    pub fn look<'f>(&mut self, vms: impl Iterator<Item = VmSeen<'f>>, name_vm: &NameVm<'_>, now_ns: u64) {
+        let is_long = |length_ns: u64| length_ns >= LONG_WAIT_NS.into();
         let mut before = std::mem::take(&mut self.vms);
         let since_1970_ns = real_time_ns().saturating_sub(monotonic_ns());
-        for (pid, generation, figures) in vms {
-            let mut waits = before.remove(&(pid, generation)).unwrap_or_default();
+        for VmSeen { key, figures, .. } in vms {
+            let mut waits = before.remove(&key).unwrap_or_default();
             let mut new: Vec<(u32, LongWait)> =
                 figures.vcpus.iter().map(|vcpu| (vcpu.id, vcpu.longest)).collect();
             let end_ns = |wait: &LongWait| wait.since_ns.saturating_add(wait.length_ns);
-            new.retain(|(_, wait)| wait.length_ns >= LONG_WAIT_NS && end_ns(wait) > waits.looked_ns);
+            new.retain(|(_, wait)| is_long(wait.length_ns) && end_ns(wait) > waits.looked_ns);
             new.sort_by_key(|(_, wait)| end_ns(wait));
             for (vcpu, wait) in new {
-                let runner = self.runner(&wait, (pid, generation), name_vm);
+                let runner = self.runner(&wait, key, name_vm);
                 waits.add(LongestWait {
                     vcpu,
                     since_ns: wait.since_ns,
                     began_ns: wait.since_ns.saturating_add(since_1970_ns),
                     length_ns: wait.length_ns,
-                    behind: Some((wait.pcpu, runner, wait.runner_ns)),
+                    behind: Some((wait.pcpu as u32, runner, wait.runner_ns)),
                 });
             }
-            let waiting = figures.vcpus.iter().filter(|vcpu| vcpu.waiting_ns >= LONG_WAIT_NS);
+            let waiting = figures.vcpus.iter().filter(|vcpu| is_long(vcpu.waiting_ns));
             waits.under_way = waiting.max_by_key(|vcpu| vcpu.waiting_ns).map(|vcpu| {
                 let since_ns = now_ns.saturating_sub(vcpu.waiting_ns);
                 let (began_ns, length_ns) = (since_ns.saturating_add(since_1970_ns), vcpu.waiting_ns);
@@ -226,7 +236,7 @@ impl LongWaitWatch {
             });
             waits.looked_ns = now_ns;
             figures.long_waits = waits.clone();
-            self.vms.insert((pid, generation), waits);
+            self.vms.insert(key, waits);
         }
     }
 
@@ -240,11 +250,11 @@ impl LongWaitWatch {
             return Runner::Cgroup(folder, String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned());
         }
         let generation = (wait.runner >> RUNNER_GENERATION_SHIFT) as u32 & RUNNER_GENERATION_MASK;
-        let (pid, name) = name_vm(wait.runner as u32, generation);
-        if (pid, generation) == (Some(own.0), own.1 & RUNNER_GENERATION_MASK) {
+        let slot = wait.runner as u32;
+        if (slot, generation) == (own.0, own.1 & RUNNER_GENERATION_MASK) {
             return Runner::Siblings;
         }
-        Runner::Vm(name.unwrap_or_else(|| "a VM that has gone".into()))
+        Runner::Vm(name_vm(slot, generation).unwrap_or_else(|| "a VM that has gone".into()))
     }
 }
 
@@ -262,7 +272,7 @@ mod tests {
         LongestWait {
             vcpu: 2,
             since_ns: (end_ms - length_ms) * MS,
-            began_ns: 43_384_000_000_000,
+            began_ns: 1_798_805_384_000_042_000,
             length_ns: length_ms * MS,
             behind: Some((3, Runner::Vm("b".into()), length_ms * MS / 2)),
         }
@@ -285,20 +295,38 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_lately_is_of_the_last_minute() {
+        let mut waits = LongWaits::default();
+        for (end, length) in [(1_000, 90), (30_000, 40), (50_000, 10)] {
+            waits.add(wait(end, length));
+        }
+        let mut lately = |looked_ms| {
+            waits.looked_ns = looked_ms * MS;
+            waits.lately().map(|wait| wait.length_ns / MS)
+        };
+        let expected = [Some(90), Some(40), Some(10), None];
+        assert_eq!([60_000, 61_000, 90_000, 110_000].map(&mut lately), expected);
+        waits.under_way = Some(LongestWait { behind: None, ..wait(110_000, 20) });
+        assert_eq!(waits.lately().unwrap().view().runner, "-", "it lasts");
+    }
+
+    #[test]
     fn a_wait_is_judged_by_who_feels_it() {
         let judged = |ms| wait(50_000, ms).judgement();
         assert_eq!(judged(9), None);
         assert_eq!(
             judged(130).unwrap(),
-            "its longest wait was 130 ms at 12:03:04 UTC, while b had pCPU 3 for 65 ms of it: heartbeats come late"
+            "its longest wait was 130 ms at 2027-01-01 12:09:44 UTC, while b had pCPU 3 for 65 ms of it: \
+             heartbeats come late"
         );
+        assert_eq!(wait(50_000, 130).to_json()["began_at"], "2027-01-01T12:09:44.000042Z");
         for (ms, felt) in [(10, "TLBs stand still"), (25, "consoles stutter"), (22_000, "RCU stalls")] {
             assert!(judged(ms).unwrap().ends_with(felt), "{ms}");
         }
         let lasts = LongestWait { behind: None, ..wait(500, 130) };
         assert_eq!(
             lasts.judgement().unwrap(),
-            "vCPU 2 has waited for 130 ms, since 12:03:04 UTC: heartbeats come late"
+            "vCPU 2 has waited for 130 ms, since 2027-01-01 12:09:44 UTC: heartbeats come late"
         );
         assert_eq!(
             (&lasts.to_json()["over"], &lasts.to_json()["felt_by"]),
@@ -312,8 +340,9 @@ mod tests {
         (longest.since_ns, longest.runner_ns) = ((now_ms - length_ms) * MS, MS);
         longest.comm[..2].copy_from_slice(&[b'r' as _, b'z' as _]);
         figures.vcpus[0].longest = longest;
-        let name_vm = |slot, _| (Some(slot), Some(format!("vm{slot}")));
-        watch.look([(7, 1, &mut figures)].into_iter(), &name_vm, now_ms * MS);
+        let name_vm = |slot, _| Some(format!("vm{slot}"));
+        let vm = VmSeen { key: (7, 1), pid: 70, figures: &mut figures };
+        watch.look([vm].into_iter(), &name_vm, now_ms * MS);
         figures.long_waits
     }
 
@@ -332,7 +361,8 @@ mod tests {
         }
         let mut figures = report(true).vms.remove(0).figures;
         figures.vcpus[0].waiting_ns = 40 * MS;
-        watch.look([(7, 1, &mut figures)].into_iter(), &|_, _| (None, None), 3_900 * MS);
+        let vm = VmSeen { key: (7, 1), pid: 70, figures: &mut figures };
+        watch.look([vm].into_iter(), &|_, _| None, 3_900 * MS);
         let longest = figures.long_waits.longest().unwrap();
         assert_eq!((longest.length_ns, longest.since_ns), (40 * MS, 3_860 * MS), "it lasts");
         assert_eq!(longest.behind, None);

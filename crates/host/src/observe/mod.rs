@@ -65,6 +65,14 @@ pub struct Output<'o> {
     pub begin: &'o mut dyn FnMut(),
 }
 
+/// A VM that is looked at: what those who look put into its figures is theirs.
+struct VmSeen<'f> {
+    /// Its slot and generation, which tell VMs apart. One process may have several.
+    key: (u32, u32),
+    pid: u32,
+    figures: &'f mut VmFigures,
+}
+
 /// For how long, and how often.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
@@ -289,6 +297,7 @@ impl Observer<'_> {
             name: vm.name.clone(),
             uuid: vm.libvirt.uuid().map(str::to_owned),
             pid: vm.kernel_side.pid,
+            slot: vm.kernel_side.slot,
             generation: vm.kernel_side.generation,
             kernel: vm.release().map(str::to_owned),
             state: vm.state(),
@@ -301,14 +310,11 @@ impl Observer<'_> {
         };
         let mut present: Vec<VmReport> = self.guests.vms.values().zip(weights).map(of).collect();
         let now = Instant::now();
-        self.stalls.look(figures_of(&mut present), now);
-        self.helpers.look(figures_of(&mut present), now);
+        self.stalls.look(seen_in(&mut present), now);
+        self.helpers.look(seen_in(&mut present).collect(), now);
         let (guests, programs) = (&self.guests, &self.programs);
-        let name_vm = |slot, generation| {
-            let vm = guests.vms.get(&slot).filter(|vm| vm.kernel_side.generation == generation);
-            (vm.map(|vm| vm.kernel_side.pid), name_of(guests, programs, slot, generation))
-        };
-        self.long_waits.look(figures_of(&mut present), &name_vm, now_ns);
+        let name_vm = |slot, generation| name_of(guests, programs, slot, generation);
+        self.long_waits.look(seen_in(&mut present), &name_vm, now_ns);
         self.programs.look_for_longest_from(now_ns);
         present
     }
@@ -332,13 +338,12 @@ impl Observer<'_> {
             let vm = self.guests.vms.get(&place.vm);
             let vm = vm.filter(|vm| vm.kernel_side.generation == place.generation);
             let Some(function) = vm.and_then(|vm| vm.function_at(place.address)) else { continue };
-            let pid = vm.map_or(0, |vm| vm.kernel_side.pid);
-            *counts.entry((pid, place.generation)).or_default().entry(function.to_owned()).or_default() +=
-                count;
+            let of_vm = counts.entry((place.vm, place.generation)).or_default();
+            *of_vm.entry(function.to_owned()).or_default() += count;
         }
         for vm in &mut report.vms {
             let mut missed: Vec<_> =
-                counts.remove(&(vm.pid, vm.generation)).unwrap_or_default().into_iter().collect();
+                counts.remove(&(vm.slot, vm.generation)).unwrap_or_default().into_iter().collect();
             missed.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
             missed.truncate(MISSED_SHOWN);
             vm.missed = missed;
@@ -361,9 +366,8 @@ impl Observer<'_> {
     }
 }
 
-/// By pid and generation.
-fn figures_of(vms: &mut [VmReport]) -> impl Iterator<Item = (u32, u32, &mut VmFigures)> {
-    vms.iter_mut().map(|vm| (vm.pid, vm.generation, &mut vm.figures))
+fn seen_in(vms: &mut [VmReport]) -> impl Iterator<Item = VmSeen<'_>> {
+    vms.iter_mut().map(|vm| VmSeen { key: (vm.slot, vm.generation), pid: vm.pid, figures: &mut vm.figures })
 }
 
 fn name_of(guests: &Guests<'_>, programs: &Programs, slot: u32, generation: u32) -> Option<String> {

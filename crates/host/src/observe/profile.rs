@@ -3,6 +3,7 @@
 use crate::interface::WaitStats;
 use crate::machine::cpu_list::parse_cpu_list;
 use crate::machine::preflight::Host;
+use crate::machine::proc::allowed_pcpus;
 use crate::observe::figures::VmFigures;
 use crate::observe::report::{Report, VmReport};
 use microslice_metrics::profile::{Classes, HostProfile, Interrupt, Interrupts, Profile, VmProfile, Waits};
@@ -67,11 +68,7 @@ pub(super) fn look_at_affinity(vm: &mut VmReport) {
 /// Returns which pCPUs of `online`, counted from 0, any of these threads may run on. Empty if all of them, or
 /// if no thread is there.
 fn affinity(online: &[u32], statuses: impl Iterator<Item = String>) -> Vec<u32> {
-    let allowed = |status: String| {
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-        parse_cpu_list(list.trim())
-    };
-    let allowed: BTreeSet<u32> = statuses.filter_map(allowed).flatten().collect();
+    let allowed: BTreeSet<u32> = statuses.filter_map(|status| allowed_pcpus(&status)).flatten().collect();
     let numbers: Vec<u32> =
         (0..).zip(online).filter(|(_, cpu)| allowed.contains(cpu)).map(|(number, _)| number).collect();
     if numbers.len() == online.len() { Vec::new() } else { numbers }

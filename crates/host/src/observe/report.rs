@@ -22,7 +22,8 @@ pub struct VmReport {
     /// libvirt's, if it is one of its domains.
     pub uuid: Option<String>,
     pub pid: u32,
-    /// The generation of its slot, which tells VMs apart.
+    /// Where the kernel side keeps it, and which of those that ever were there it is.
+    pub slot: u32,
     pub generation: u32,
     pub kernel: Option<String>,
     /// The state of its guest's symbols, in one phrase.
@@ -44,7 +45,7 @@ pub struct VmReport {
 
 impl VmReport {
     pub fn is_same(&self, other: &Self) -> bool {
-        (self.pid, self.generation) == (other.pid, other.generation)
+        (self.slot, self.generation) == (other.slot, other.generation)
     }
 
     /// One line in plain words.
@@ -463,6 +464,7 @@ pub(crate) mod tests {
             name: "<web>".into(),
             uuid: None,
             pid: 7,
+            slot: 3,
             generation: 1,
             kernel: None,
             state: "slide 0x0".into(),
@@ -574,6 +576,15 @@ pub(crate) mod tests {
         let html = report(true).to_html();
         assert!(html.contains("&lt;web&gt;: 14 % ready") && !html.contains("<web>"), "{html}");
         assert_eq!(html.matches("<svg").count(), 2);
+    }
+
+    #[test]
+    fn vms_of_one_process_are_told_apart() {
+        let mut now = report(true);
+        now.vms.push(VmReport { slot: 4, ..now.vms[0].clone() });
+        let cpu_time = |report: Report| report.to_json()["vms"][1]["cpu_time_ns"].clone();
+        assert_eq!(cpu_time(now.since(&report(true))), 500_000_000, "it came since");
+        assert_eq!(cpu_time(now.since(&now)), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::bpf::counters::add_up;
 use crate::bpf::hooks::Hooks;
 use crate::observe::report::{Report, VmReport};
-use crate::observe::{VcpuFigures, VmFigures};
+use crate::observe::{LongestWait, VcpuFigures, VmFigures};
 use crate::output::monitoring::{Reading, VcpuTimes, VcpuView, View, VmView, Waits, labels, view};
 use crate::output::words::names;
 use microslice_metrics::{Snapshot, figures};
@@ -33,6 +33,8 @@ impl Reading for Report {
             waits: Waits::of(&vm.figures.waits().histogram()),
             preemptions: view::by_word(names::<GuestClass>(), &vm.figures.turns_ended()),
             holding: vm.figures.stops.shown(),
+            longest_wait: vm.figures.long_waits.longest().map(LongestWait::view),
+            longest_wait_lately: vm.figures.long_waits.lately().as_ref().map(LongestWait::view),
             vcpus: vm.figures.vcpus.iter().map(vcpu_view).collect(),
             ..VmView::default()
         });
@@ -64,6 +66,8 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
         snapshot.counter(&figures::STEAL_TIME, &[vm], steal_ns);
     }
     snapshot.histogram(&figures::WAIT_TO_RUN, &[vm], seen.waits().histogram());
+    let longest_ns = seen.long_waits.lately().map_or(0, |wait| wait.length_ns);
+    snapshot.gauge(&figures::LONGEST_WAIT_LATELY, &[vm], longest_ns as f64);
     if hooks.sees_spins() {
         snapshot.counter(&figures::YIELDS, &[vm, "ple"], add_up(&seen.spins()));
     }
@@ -88,7 +92,9 @@ fn put_vm(snapshot: &mut Snapshot, vm: &str, seen: &VmFigures, hooks: &Hooks) {
 mod tests {
     use super::*;
     use crate::interface::KvmVendor;
+    use crate::observe::long_waits::LongWaitWatch;
     use crate::observe::report::tests::report;
+    use crate::observe::seen_in;
     use microslice_metrics::Value;
 
     #[test]
@@ -100,6 +106,20 @@ mod tests {
         let Some(Value::Histogram(waits)) = waits else { panic!("{waits:?}") };
         assert_eq!((waits.count(), waits.sum()), (212, 106 * 9_000_000), "the sum is the kernel side's");
         assert_eq!(snapshot.of(&figures::STEAL_TIME).count(), 0, "its guest hasn't asked");
+    }
+
+    #[test]
+    fn the_longest_wait_is_served_while_it_lasts() {
+        let mut report = report(true);
+        let longest = |report: &Report| {
+            let gauge = report.snapshot().get(&figures::LONGEST_WAIT_LATELY, &["<web>"]).cloned();
+            let wait = report.view().vms.remove(0).longest_wait_lately;
+            (gauge, wait.map(|wait| (wait.length_ns, wait.runner)))
+        };
+        assert_eq!(longest(&report), (Some(Value::Gauge(0.0)), None));
+        report.vms[0].figures.vcpus[0].waiting_ns = 40_000_000;
+        LongWaitWatch::of_host().look(seen_in(&mut report.vms), &|_, _| None, 50_000_000);
+        assert_eq!(longest(&report), (Some(Value::Gauge(4e7)), Some((40_000_000, "-".into()))));
     }
 
     #[test]
@@ -124,7 +144,7 @@ mod tests {
         report.vms[0].figures.stops = crate::output::holders::Stops::of_each(1);
         let text = microslice_metrics::openmetrics::of_snapshot(&report.snapshot());
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains("vm="));
-        assert_eq!(lines.count(), 80);
+        assert_eq!(lines.count(), 81);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!            time includes the VMM's other threads in it; at most the time ready is shown.
 
 use crate::machine::cgroups::CpuController;
-use crate::observe::figures::VmFigures;
+use crate::observe::VmSeen;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const LOOK_FOR_LIMITS: Duration = Duration::from_secs(1);
 /// How often it is looked where threads lie, and which cgroups have a limit: a file for each vCPU.
 const LOOK_FOR_CGROUPS: Duration = Duration::from_secs(10);
-/// Cgroups that are told of a VM. One that moves through more has the rest in its sum alone.
+/// Cgroups that are told of a VM. Of more, those that it lies in are told, and the rest is in its sum alone.
 const CGROUPS_MAX: usize = 64;
 /// `include/uapi/linux/kvm.h`.
 const KVM_RUN: u64 = 0xae80;
@@ -88,37 +88,29 @@ struct Placed {
 struct Read {
     limits: BTreeMap<PathBuf, bool>,
     throttled: BTreeMap<PathBuf, Option<u64>>,
-    files: u64,
 }
 
 /// Looks at VMs by the files of `/proc` and of cgroups.
 pub struct StallWatch {
     controller: CpuController,
     proc: PathBuf,
-    /// By pid and generation.
+    /// By slot and generation.
     vms: BTreeMap<(u32, u32), Looked>,
-    /// How many files limits took in the last look.
-    files_read: u64,
 }
 
 impl StallWatch {
     /// Watches this host.
     pub fn of_host() -> Self {
-        Self {
-            controller: CpuController::of_host(),
-            proc: "/proc".into(),
-            vms: BTreeMap::new(),
-            files_read: 0,
-        }
+        Self { controller: CpuController::of_host(), proc: "/proc".into(), vms: BTreeMap::new() }
     }
 
     /// Puts into the figures of each VM what it waited for until `now`. VMs that aren't among these are
     /// forgotten.
-    pub fn look<'f>(&mut self, vms: impl Iterator<Item = (u32, u32, &'f mut VmFigures)>, now: Instant) {
+    pub fn look<'f>(&mut self, vms: impl Iterator<Item = VmSeen<'f>>, now: Instant) {
         let mut before = std::mem::take(&mut self.vms);
         let mut read = Read::default();
-        for (pid, generation, figures) in vms {
-            let mut looked = before.remove(&(pid, generation)).unwrap_or_default();
+        for VmSeen { key, pid, figures } in vms {
+            let mut looked = before.remove(&key).unwrap_or_default();
             let threads: Vec<u32> = figures.vcpus.iter().map(|vcpu| vcpu.tid).collect();
             self.look_for_pauses(&mut looked, pid, &threads, figures.total(|vcpu| vcpu.ran_ns), now);
             if looked.limits_read.is_none_or(|at| now.duration_since(at) >= LOOK_FOR_LIMITS) {
@@ -126,9 +118,8 @@ impl StallWatch {
                 self.look_for_limits(&mut looked, pid, &threads, now, &mut read);
             }
             figures.stalls = looked.stalls.clone();
-            self.vms.insert((pid, generation), looked);
+            self.vms.insert(key, looked);
         }
-        self.files_read = read.files;
     }
 
     fn look_for_pauses(&self, looked: &mut Looked, pid: u32, threads: &[u32], ran_ns: u64, now: Instant) {
@@ -142,15 +133,12 @@ impl StallWatch {
     }
 
     fn place(&self, pid: u32, threads: &[u32], now: Instant, read: &mut Read) -> Placed {
-        read.files += threads.len() as u64;
         let cgroup_of = |thread: &u32| self.controller.cgroup_of(&self.task(pid, *thread));
         let mut own: BTreeSet<PathBuf> = threads.iter().filter_map(cgroup_of).collect();
         let levels: BTreeSet<&Path> = own.iter().flat_map(|own| own.ancestors()).collect();
         let mut has_limit = |level: &&Path| {
-            *read.limits.entry(level.to_path_buf()).or_insert_with(|| {
-                read.files += 1;
-                self.controller.has_limit(level)
-            })
+            let limits = read.limits.entry(level.to_path_buf());
+            *limits.or_insert_with(|| self.controller.has_limit(level))
         };
         let limited: BTreeSet<PathBuf> =
             levels.into_iter().filter(|level| has_limit(level)).map(Path::to_owned).collect();
@@ -165,10 +153,8 @@ impl StallWatch {
         let placed = placed.unwrap_or_else(|| self.place(pid, threads, now, read));
         let Placed { limited, own, .. } = looked.placed.insert(placed);
         let mut throttled_of = |level: &PathBuf| {
-            *read.throttled.entry(level.clone()).or_insert_with(|| {
-                read.files += 1;
-                self.controller.throttled_ns(level)
-            })
+            let throttled = read.throttled.entry(level.clone());
+            *throttled.or_insert_with(|| self.controller.throttled_ns(level))
         };
         let limited: Vec<(&Path, u64)> =
             limited.iter().filter_map(|level| Some((level.as_path(), throttled_of(level)?))).collect();
@@ -181,12 +167,10 @@ impl StallWatch {
         let by_cgroup = &mut looked.stalls.by_cgroup;
         for (level, ns) in limited {
             let more = grown(&mut looked.throttled, level, ns);
-            if by_cgroup.len() < CGROUPS_MAX || by_cgroup.contains_key(level) {
-                *by_cgroup.entry(level.to_owned()).or_default() += more;
-            }
+            *by_cgroup.entry(level.to_owned()).or_default() += more;
             throttled_ns += more;
         }
-        read.files += own.len() as u64;
+        forget_some(by_cgroup, &looked.throttled);
         let local = |own: &PathBuf| self.controller.throttled_local_ns(own);
         if let Some(locals) = own.iter().map(local).collect::<Option<Vec<u64>>>() {
             let more = own.iter().zip(locals).map(|(own, ns)| grown(&mut looked.throttled_local, own, ns));
@@ -197,6 +181,21 @@ impl StallWatch {
 
     fn task(&self, pid: u32, thread: u32) -> PathBuf {
         self.proc.join(format!("{pid}/task/{thread}"))
+    }
+}
+
+/// Makes room: first those go that the VM doesn't lie in now, which aren't among `present`, then those that
+/// throttled least.
+fn forget_some(by_cgroup: &mut BTreeMap<PathBuf, u64>, present: &BTreeMap<PathBuf, u64>) {
+    let surplus = by_cgroup.len().saturating_sub(CGROUPS_MAX);
+    if surplus == 0 {
+        return;
+    }
+    let mut ranks: Vec<(bool, u64, PathBuf)> =
+        by_cgroup.iter().map(|(cgroup, ns)| (present.contains_key(cgroup), *ns, cgroup.clone())).collect();
+    ranks.sort_unstable();
+    for (_, _, cgroup) in ranks.iter().take(surplus) {
+        by_cgroup.remove(cgroup);
     }
 }
 
@@ -234,8 +233,13 @@ fn is_elsewhere(syscall: &str) -> bool {
 mod tests {
     use super::*;
     use crate::machine::cgroups::tests::mount_with;
+    use crate::observe::VmFigures;
     use crate::observe::report::tests::report;
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+    use std::mem::MaybeUninit;
+    use std::os::fd::OwnedFd;
 
+    const VM: (u32, u32) = (3, 1);
     const VMM: u32 = 7;
     const THREAD: &str = "proc/7/task/8";
 
@@ -251,12 +255,7 @@ mod tests {
         fn with(files: &[(&str, &str)]) -> Self {
             let files = mount_with(files);
             let controller = CpuController::below(&files.path().join("cgroup"), false);
-            let watch = StallWatch {
-                controller,
-                proc: files.path().join("proc"),
-                vms: BTreeMap::new(),
-                files_read: 0,
-            };
+            let watch = StallWatch { controller, proc: files.path().join("proc"), vms: BTreeMap::new() };
             let figures = report(true).vms.remove(0).figures;
             Self { files, watch, figures, now: Instant::now() }
         }
@@ -268,7 +267,8 @@ mod tests {
         /// Looks again, a second later.
         fn look(&mut self) -> Stalls {
             self.now += LOOK_FOR_LIMITS;
-            self.watch.look([(VMM, 1, &mut self.figures)].into_iter(), self.now);
+            let vm = VmSeen { key: VM, pid: VMM, figures: &mut self.figures };
+            self.watch.look([vm].into_iter(), self.now);
             self.figures.stalls.clone()
         }
     }
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_moves_through_cgroups_keeps_few_of_them() {
+    fn cgroups_that_a_vm_has_left_make_room() {
         let mut host = limited(false);
         for at in 0..2 * CGROUPS_MAX {
             host.write(&format!("{THREAD}/cgroup"), &format!("0::/{at}\n"));
@@ -322,13 +322,37 @@ mod tests {
             host.write(&format!("cgroup/{at}/cpu.max"), "1000 100000\n");
             host.write(&format!("cgroup/{at}/cpu.stat"), "throttled_usec 1\n");
             host.now += LOOK_FOR_CGROUPS;
-            assert!(host.look().by_cgroup.len() <= CGROUPS_MAX);
+            host.look();
+            host.write(&format!("cgroup/{at}/cpu.stat"), &format!("throttled_usec {}\n", 200 - at));
+            let by_cgroup = host.look().by_cgroup;
+            assert_eq!(by_cgroup[Path::new(&at.to_string())], 199_000 - 1_000 * at as u64);
+            assert!(by_cgroup.len() <= CGROUPS_MAX);
         }
-        assert_eq!(host.watch.vms[&(VMM, 1)].throttled.len(), 1);
+        assert_eq!(host.watch.vms[&VM].throttled.len(), 1);
+    }
+
+    /// Asks the kernel to tell which files are opened in this folder and those below it.
+    fn tell_opened(folder: &Path) -> OwnedFd {
+        let queue = inotify::init(CreateFlags::NONBLOCK).unwrap();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            let inside = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            folders.extend(inside.filter(|path| path.is_dir()));
+            inotify::add_watch(&queue, &folder, WatchFlags::OPEN).unwrap();
+        }
+        queue
+    }
+
+    /// Returns how many that were since it was asked last.
+    fn opened(queue: &OwnedFd) -> u64 {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut told = inotify::Reader::new(queue, &mut buffer);
+        let files = std::iter::from_fn(|| told.next().ok().map(|event| event.events()));
+        files.filter(|event| !event.contains(ReadFlags::ISDIR)).count() as u64
     }
 
     /// Files that limits take of a VM with as many vCPUs, each in a cgroup of its own: in the first second,
-    /// and in each later one.
+    /// and in each later one. The root has no limit, and no file for one.
     fn files_read(vcpus: u32, limit: &str) -> [u64; 2] {
         let mut host =
             Host::with(&[("cgroup/vm/cpu.max", limit), ("cgroup/vm/cpu.stat", "throttled_usec 1\n")]);
@@ -344,20 +368,21 @@ mod tests {
                 crate::observe::VcpuFigures { id, tid: id, ..host.figures.vcpus[0].clone() }
             })
             .collect();
+        let queue = tell_opened(host.files.path());
         [0, 1].map(|_| {
             host.look();
-            host.watch.files_read
+            opened(&queue)
         })
     }
 
     #[test]
     fn without_limits_a_second_reads_no_file() {
-        assert_eq!(files_read(1_000, "max 100000\n"), [1_000 + 1_000 + 2, 0]);
+        assert_eq!(files_read(1_000, "max 100000\n"), [1_000 + 1_000 + 1, 0]);
     }
 
     #[test]
     fn with_a_limit_each_cgroup_is_read_once() {
-        assert_eq!(files_read(1_000, "50000 100000\n"), [2_002 + 1_001, 1_001]);
+        assert_eq!(files_read(1_000, "50000 100000\n"), [2_001 + 1_001, 1_001]);
     }
 
     #[test]

@@ -22,11 +22,11 @@ use crate::machine::preflight::{self, Host};
 use crate::machine::real_time::while_real_time;
 use crate::output::tracer::TraceQueue;
 use crate::run::objects::{self, LoadedObject};
-use crate::settings::{PoolChoice, SchedulerChoice, Settings};
+use crate::settings::{PoolChoice, SchedulerChoice, Settings, max_wait};
 use crate::shares::limits;
 use crate::shares::service_weights::{self, ServiceMap, ServiceTable, Sides};
 use libbpf_rs::{Link, MapCore, RingBuffer, RingBufferBuilder};
-use microslice_policy::{Code, FairShareConfig, GuestCode, POOL_LIMIT_MAX, Record, max_wait_of_vm_ns};
+use microslice_policy::{Code, FairShareConfig, GuestCode, POOL_LIMIT_MAX, Record};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -187,7 +187,7 @@ impl Scheduler {
     pub fn bound_in_force_ns(&self, own_ns: u64, settings: &Settings) -> Option<u64> {
         let (host_ns, least_ns) = self.object.bounds_ns();
         let host_ns = if host_ns == 0 { settings.max_wait().bound_ns() } else { host_ns };
-        Some(max_wait_of_vm_ns(own_ns, host_ns, least_ns)).filter(|bound_ns| *bound_ns > 0)
+        max_wait::in_force_ns(own_ns, host_ns, least_ns)
     }
 
     /// Set once the kernel has ended the scheduler.

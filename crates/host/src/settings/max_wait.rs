@@ -2,8 +2,15 @@
 
 use microslice_policy::{
     MAX_WAIT_AUTO_NS, MAX_WAIT_LEAST_NS, MAX_WAIT_MOST_NS, WAIT_ROOM, max_wait_each_ns, max_wait_least_ns,
+    max_wait_of_vm_ns,
 };
 use std::time::Duration;
+
+/// Returns for how long vCPUs of a VM may wait now, in nanoseconds. `None`: for ever. The bounds are as
+/// `max_wait_of_vm_ns()` takes them.
+pub(crate) fn in_force_ns(own_ns: u64, host_ns: u64, least_ns: u64) -> Option<u64> {
+    Some(max_wait_of_vm_ns(own_ns, host_ns, least_ns)).filter(|bound_ns| *bound_ns > 0)
+}
 
 /// A bound on waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! What `observe` sees is what the kernel and the guest say.
 
 use crate::{lab, microslice, observe, of_vm, report_of, run_beside, scheduled};
+use microslice_testbed::lab::Running;
 use serde_json::Value;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
@@ -65,6 +66,33 @@ fn sleepers_halts_are_seen_and_their_timers() {
     let sleeps = vm.measured(from, Instant::now()).latency("wake").count() as f64;
     let halts = number(&of_vm(&report, &vm)["halts"]);
     assert!(halts > 0.2 * sleeps && halts < 1.2 * sleeps + 50.0, "{halts} halts of {sleeps} sleeps");
+}
+
+#[test]
+fn top_shows_who_ran_during_the_longest_wait() {
+    let Some(lab) = lab() else { return };
+    let crowd = lab.start(&["load=compute", "vcpus=4"]).expect("a VM");
+    let vm = lab.start(&["load=compute", "vcpus=2"]).expect("a VM");
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let observer = ["observe", "--json", "--interval", "1", "--metrics-listen", &address];
+    let observer = Running::start(microslice(&lab, &[], &observer)).expect("it starts");
+    let view = || {
+        let output =
+            microslice(&lab, &[], &["top", "--json", "--connect", &address]).output().expect("it runs");
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    };
+    for second in 0.. {
+        let view: Value = view();
+        let vms = view["vms"].as_array().into_iter().flatten();
+        let mut waits = vms.filter(|seen| seen["pid"] == vm.pid()).map(|seen| &seen["longest_wait_lately"]);
+        if waits.any(|wait| wait["runner"] == crowd.name().as_str() && number(&wait["ran_ns"]) > 0.0) {
+            break;
+        }
+        assert!(second < 30, "{view}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    report_of(observer);
 }
 
 #[test]

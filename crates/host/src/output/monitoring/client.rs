@@ -1,6 +1,7 @@
 //! The other end: reads a [`View`] from a daemon that listens. Blocks, within bounds; nothing is loaded for
 //! it.
 
+use crate::machine::proc::times_ns;
 use crate::output::monitoring::{VcpuTimes, View, Waits};
 use crate::settings::listen::Address;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -57,16 +58,11 @@ impl View {
 pub fn read_thread_times(view: &mut View) {
     for vm in &mut view.vms {
         for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.times.is_none()) {
-            let text = std::fs::read_to_string(format!("/proc/{}/task/{}/schedstat", vm.pid, vcpu.tid));
-            vcpu.times = text.ok().and_then(|text| times_of(&text));
+            let times = times_ns(format!("/proc/{}/task/{}", vm.pid, vcpu.tid).as_ref());
+            let waits = Waits::default();
+            vcpu.times = times.map(|(ran_ns, ready_ns)| VcpuTimes { ran_ns, ready_ns, waits });
         }
     }
-}
-
-fn times_of(schedstat: &str) -> Option<VcpuTimes> {
-    let mut numbers = schedstat.split_whitespace().map(str::parse);
-    let (ran_ns, ready_ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(VcpuTimes { ran_ns, ready_ns, waits: Waits::default() })
 }
 
 /// Connects to a socket. Its listener may accept nobody: then there is no room in its queue.
@@ -151,10 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_what_a_thread_ran_and_waited() {
-        let times = times_of("4000 300 12\n").unwrap();
-        assert_eq!((times.ran_ns, times.ready_ns), (4000, 300));
-        assert_eq!(times_of("0\n"), None);
+    fn times_that_a_daemon_does_not_tell_are_the_kernels() {
         let own = |tid| VcpuView { tid, ..VcpuView::default() };
         let vm = VmView {
             pid: std::process::id(),

@@ -14,7 +14,7 @@ pub(crate) mod vm_figures;
 
 pub use client::read_thread_times;
 pub use server::{Limits, Listener, Server};
-pub use view::{ByWord, PoolView, VcpuTimes, VcpuView, View, VmView, Waits};
+pub use view::{ByWord, LongWaitView, PoolView, VcpuTimes, VcpuView, View, VmView, Waits};
 
 use crate::HostError;
 use crate::settings::Settings;

@@ -61,7 +61,22 @@ pub struct VmView {
     /// Those that held something by the guest's own count, and those of them that symbols find; `None` where
     /// that isn't known.
     pub holding: Option<(u64, u64)>,
+    /// The longest wait of its vCPUs since the start, and of the last minute, if one was of 1 ms; only
+    /// `observe` knows them.
+    pub longest_wait: Option<LongWaitView>,
+    pub longest_wait_lately: Option<LongWaitView>,
     pub vcpus: Vec<VcpuView>,
+}
+
+/// A long wait for a pCPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongWaitView {
+    pub length_ns: u64,
+    /// The date and the time of day when it began.
+    pub began: String,
+    /// Who had the pCPU most of the time meanwhile, and for how long; `-` and 0 where that isn't known.
+    pub runner: String,
+    pub ran_ns: u64,
 }
 
 /// A vCPU.
