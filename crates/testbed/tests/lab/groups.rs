@@ -96,7 +96,8 @@ fn remove(name: &Path) -> bool {
 fn remove_what_killed_tests_left() {
     for group in std::fs::read_dir(HIERARCHIES[0]).into_iter().flatten().flatten() {
         let name = group.file_name();
-        let Some((_, pid)) = name.to_str().and_then(|name| name.strip_prefix("microslice-")?.rsplit_once('-'))
+        let Some((_, pid)) =
+            name.to_str().and_then(|name| name.strip_prefix("microslice-")?.rsplit_once('-'))
         else {
             continue;
         };
