@@ -10,7 +10,8 @@
  *            the others if its clock is ahead of the current one's by no more than an allowance: it borrows
  *            from its own future. It runs for an urgent slice, during which no vCPU preempts it. If it is
  *            still urgent then, it goes to the tail of the FIFO. A pause-loop exit ends its urgency, because
- *            it only spins (4.3).
+ *            it only spins (4.3). If it spins for the answers to a shootdown, and all that owe one run or
+ *            come urgently, it needn't yield (4.3, at its end).
  * Formula.   urgent  = events > 0 or left > 0
  *            preempt = urgent and vtime <= current's vtime + allowance
  * Limits.    The clocks are those of the proportional-share scheduler, whose charge pays back what is
@@ -28,6 +29,8 @@
 #define URGENT_RESCHED_CO 4u /* the recipient of a reschedule IPI, because the threads work together */
 /* The vCPU that begins to send an IPI, of a kind that can't be known yet (4.1.1). */
 #define URGENT_EARLY_DP 8u
+/* The sender of a shootdown spins on where its recipients come urgently (4.3); with URGENT_TLB_CO only. */
+#define URGENT_TLB_SPIN 16u
 
 /* The paper's values are 500 us, 500 us, and 18 ms of virtual time (4.1.1). */
 struct urgent_config {
@@ -84,6 +87,29 @@ enum urgent_turn {
 	URGENT_TURN_REQUEUE = 1, /* at the tail of the urgent FIFO */
 	URGENT_TURN_LEAVES = 2,	 /* it isn't urgent any longer; the proportional-share queue decides */
 	URGENT_TURN_COUNT = 3,
+};
+
+/* A sibling of a vCPU that spins, and that has sent a shootdown. */
+struct called_observation {
+	struct urgent_observation urgent; /* if it waits: what decide_on_urgent() would be asked now */
+	u32 runs;
+	u32 waits_elsewhere; /* for a pCPU that isn't the spinner's */
+};
+
+enum called_decision {
+	CALLED_OWES_NOTHING = 0,
+	CALLED_COMES = 1,   /* it runs, or will urgently: its answer is near */
+	CALLED_IS_LATE = 2, /* it can't run before its turn, or not before the spinner gives way */
+	CALLED_DECISION_COUNT = 3,
+};
+
+/* The spinner, and its siblings as decide_on_called() counts them. */
+struct caller_observation {
+	u64 waited_ns; /* since it sent its last shootdown */
+	u32 coming_count;
+	u32 late_count;
+	u32 schemes; /* the schemes of its VM */
+	u32 reserved;
 };
 
 POLICY u32 is_urgent(const struct urgent_state *state)
@@ -173,6 +199,29 @@ POLICY u32 decide_on_urgent(const struct urgent_config *config, const struct urg
 	if (seen->current_is_urgent && seen->current_ran_ns < config->slice_ns)
 		return URGENT_WAITS;
 	return URGENT_PREEMPTS;
+}
+
+/* Decides whether a sibling of a spinner owes an answer to a shootdown, and may give it soon. */
+POLICY u32 decide_on_called(const struct urgent_config *config, const struct called_observation *seen)
+{
+	if (!seen->urgent.state.events)
+		return CALLED_OWES_NOTHING;
+	if (seen->runs)
+		return CALLED_COMES;
+	if (!seen->waits_elsewhere || decide_on_urgent(config, &seen->urgent) == URGENT_REFUSED)
+		return CALLED_IS_LATE;
+	return CALLED_COMES;
+}
+
+/*
+ * Returns whether a vCPU keeps its pCPU at a pause-loop exit (4.3): it waits for the answers to a shootdown,
+ * and all that owe one come. The paper says "for additional time slice" and no number. Here that is an urgent
+ * slice since the shootdown, in which a vCPU that comes has run.
+ */
+POLICY u32 caller_keeps_pcpu(const struct urgent_config *config, const struct caller_observation *seen)
+{
+	return (seen->schemes & URGENT_TLB_SPIN) && seen->coming_count && !seen->late_count &&
+	       seen->waited_ns < config->slice_ns;
 }
 
 /* Decides on the turn of an urgent vCPU, while others_count more wait in the FIFO. */

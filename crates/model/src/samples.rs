@@ -148,6 +148,7 @@ pub fn cfs() -> CfsConfig {
             tlb_co: false,
             resched_co: ReschedCo::Off,
             early_dp: false,
+            tlb_spin: false,
             delay_ns: 500 * US,
             urgent_slice_ns: 500 * US,
             urgent_allowance_ns: 18 * MS,

@@ -2,9 +2,9 @@
 
 use crate::layout::c;
 pub use crate::{
-    BalanceScheme, CandidateObservation, HostLoad, IpiDecision, IpiObservation, ReschedCoConfig,
-    ReschedCoObservation, ReschedCoState, UrgentConfig, UrgentDecision, UrgentObservation, UrgentState,
-    UrgentTurn,
+    BalanceScheme, CalledDecision, CalledObservation, CallerObservation, CandidateObservation, HostLoad,
+    IpiDecision, IpiObservation, ReschedCoConfig, ReschedCoObservation, ReschedCoState, UrgentConfig,
+    UrgentDecision, UrgentObservation, UrgentState, UrgentTurn,
 };
 
 /// The sender of a reschedule IPI isn't preempted.
@@ -15,6 +15,8 @@ pub const TLB_CO: u32 = crate::URGENT_TLB_CO;
 pub const RESCHED_CO: u32 = crate::URGENT_RESCHED_CO;
 /// A vCPU that begins to send any IPI isn't preempted.
 pub const EARLY_DP: u32 = crate::URGENT_EARLY_DP;
+/// The sender of a shootdown spins on where its recipients come urgently.
+pub const TLB_SPIN: u32 = crate::URGENT_TLB_SPIN;
 /// So many looks make a trial of Resched-Co.
 pub const RESCHED_CO_LOOKS: u32 = crate::RESCHED_CO_LOOKS;
 
@@ -87,6 +89,18 @@ pub fn decide_on_ipi(config: &UrgentConfig, seen: &IpiObservation) -> IpiDecisio
 pub fn decide_on_urgent(config: &UrgentConfig, seen: &UrgentObservation) -> UrgentDecision {
     // SAFETY: both pointers come from references.
     UrgentDecision::of(unsafe { c::decide_on_urgent(config, seen) })
+}
+
+/// Does a sibling owe an answer to a shootdown, and may it give it soon?
+pub fn decide_on_called(config: &UrgentConfig, seen: &CalledObservation) -> CalledDecision {
+    // SAFETY: both pointers come from references.
+    CalledDecision::of(unsafe { c::decide_on_called(config, seen) })
+}
+
+/// Does a vCPU that spins for the answers to a shootdown keep its pCPU?
+pub fn caller_keeps_pcpu(config: &UrgentConfig, seen: &CallerObservation) -> bool {
+    // SAFETY: both pointers come from references.
+    unsafe { c::caller_keeps_pcpu(config, seen) != 0 }
 }
 
 /// Does a vCPU that has run urgently for so long go on, while so many urgent ones wait there?

@@ -290,7 +290,8 @@ impl Simulation<'_> {
             self.send_interrupt(vcpu, pending::VIRQ, InterruptKind::Virq);
         } else if arrived && self.machine.vcpus[vcpu].state == VcpuState::Runnable {
             // The device's own interrupt reaches the host all the same: a hint that the vCPU is still waited
-            // for.
+            // for (EuroSys'18, 4.1). The guest gets none, so by the paper's rules Algorithm 1 counts none: it
+            // counts "virtual IRQs for I/O devices" (4.3).
             self.wake_by(vcpu, Some(WokenBy::Interrupt(InterruptKind::Virq)));
         }
     }

@@ -178,6 +178,7 @@ const SCHEDULERS: [Row; 8] = [
             "tlb_co",
             "resched_co",
             "early_dp",
+            "tlb_spin",
             "delay",
             "urgent_slice",
             "urgent_allowance",
@@ -413,6 +414,7 @@ fn read_coordination(table: &TableReader<'_>) -> Result<Coordination, ScenarioEr
         tlb_co: knob("tlb_co")?,
         resched_co: read_resched_co(table)?.unwrap_or(usual.resched_co),
         early_dp: knob("early_dp")?,
+        tlb_spin: knob("tlb_spin")?,
         delay_ns: optional_time(table, "delay")?.unwrap_or(usual.delay_ns),
         urgent_slice_ns: optional_time(table, "urgent_slice")?.unwrap_or(usual.urgent_slice_ns),
         urgent_allowance_ns: table

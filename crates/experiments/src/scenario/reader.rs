@@ -60,7 +60,11 @@ impl<'n> TableReader<'n> {
 
     /// Text.
     pub fn string(&self, key: &str) -> Result<Option<&'n str>, ScenarioError> {
-        self.get(key).map(string).transpose()
+        let read = |node: &'n Node| match &node.value {
+            NodeValue::String(text) => Ok(text.as_str()),
+            _ => Err(ScenarioError::new(&node.place, format!("`{key}` is text, not {}", node.kind()))),
+        };
+        self.get(key).map(read).transpose()
     }
 
     /// true or false.

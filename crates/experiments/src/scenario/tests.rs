@@ -96,6 +96,7 @@ fn a_topology_that_does_not_add_up_is_refused() {
         "bad.toml:2:46: the topology doesn't add up: the 8 pCPUs of a cache don't divide `pcpus`, 12"
     );
     assert!(refused("pcpus = 3").contains("the 2 threads of a core don't divide `pcpus`, 3"));
+    assert!(refused("pcpus = 1").ends_with("the 2 threads of a core don't divide `pcpus`, 1"));
     assert!(refused("llc_pcpus = 3").contains("the 2 threads of a core don't divide `llc_pcpus`, 3"));
     assert!(refused("llc_pcpus = 4, node_pcpus = 6").contains("of a cache don't divide `node_pcpus`, 6"));
     assert!(refused("node_pcpus = 6").contains("the 12 pCPUs of a cache don't divide `node_pcpus`, 6"));

@@ -192,6 +192,8 @@ fn a_nic_shares_its_channels_with_nobody() {
     };
     let error = refused("to = \"ring\"", "to = \"gone\"");
     assert!(error.ends_with("`to`: there is no [[channel]] `gone`"), "{error}");
+    let error = refused("from = \"tap\"", "from = 1");
+    assert!(error.ends_with("`from` is text, not a whole number"), "{error}");
     let error = refused("from = \"tap\"", "from = \"ring\"");
     assert!(error.ends_with("`from` and `to` are two channels"), "{error}");
     let error = refused("{ send = \"ring\" }", "{ send = \"tap\" }");

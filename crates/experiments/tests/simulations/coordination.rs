@@ -62,3 +62,25 @@ fn without_its_knobs_coordinated_scheduling_is_load_conscious_balance() {
         .map(|policy| report_of("asplos13-vips", policy));
     assert_eq!(off, balance);
 }
+
+/// On a host with pause-loop exits (4.3, at its end).
+#[test]
+fn callers_spin_on_where_their_recipients_come_urgently() {
+    let waits_and_work = |policy: &str| {
+        let reports = (1..=3).map(|seed| {
+            let mut config = config_of("asplos13-vips", policy);
+            (config.seed, config.host.ple.enabled) = (seed, true);
+            run(&config)
+        });
+        reports.fold((0.0, 0), |(waits_ns, work), report| {
+            let vm = &report.vms[0];
+            (waits_ns + vm.tlb_sync.mean().expect("some"), work + vm.workloads[0].units_done)
+        })
+    };
+    let [(short, with), (long, without)] = ["coordinated+tlb_spin=true", "coordinated"].map(waits_and_work);
+    assert!(short < long * 0.85, "{short} ns in place of {long}");
+    assert!(with * 100 > without * 95, "{with} in place of {without}");
+    let alone =
+        ["lc-balance+resched_dp=true+tlb_spin=true", "lc-balance+resched_dp=true"].map(waits_and_work);
+    assert_eq!(alone[0], alone[1], "without TLB-Co nobody comes urgently");
+}

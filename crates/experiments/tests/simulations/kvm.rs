@@ -146,3 +146,11 @@ fn with_nothing_exiting_looks_bring_most_of_what_exits_do() {
     let [exits, looks] = [done(APICV, true), done(IPIV, false)];
     assert!(looks * 2 > exits, "{looks} in place of {exits}");
 }
+
+/// Each write of ICR exits there, which is what `ipi_send` is.
+#[test]
+fn icr_write_costs_nothing_where_every_ipi_exits() {
+    let [without, with] =
+        ["", ", icr_write = \"100 us\""].map(|cost| shootdowns(&format!("{APICV}{cost}"), 1));
+    assert_eq!(without, with);
+}

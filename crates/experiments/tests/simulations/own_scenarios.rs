@@ -209,7 +209,7 @@ fn workloads_of_one_process_share_its_address_space_and_others_do_not() {
 #[test]
 fn a_thread_that_is_woken_waits_as_long_as_the_one_before_it_keeps_the_vcpu() {
     let text = r#"
-        host = { extends = "xeon-e5645", pcpus = 1 }
+        host = { extends = "xeon-e5645", pcpus = 1, smt_threads = 1 }
         duration = "2 s"
         [[vm]]
         name = "alone"
@@ -308,7 +308,7 @@ fn directed_yields_do_not_keep_their_targets_from_their_guests() {
 fn reads_udp(rate: &str) -> RunReport {
     let text = format!(
         r#"
-        host = {{ extends = "xeon-e5645", pcpus = 1 }}
+        host = {{ extends = "xeon-e5645", pcpus = 1, smt_threads = 1 }}
         warmup = "100 ms"
         duration = "500 ms"
         [[vm]]

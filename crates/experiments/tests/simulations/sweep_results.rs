@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Some milliseconds of two VMs on one pCPU.
 const SCENARIO: &str = r#"
-host = { extends = "xeon-e5645", pcpus = 1, llc_pcpus = 1 }
+host = { extends = "xeon-e5645", pcpus = 1, llc_pcpus = 1, smt_threads = 1 }
 duration = "4 ms"
 [[vm]]
 name = "left"

@@ -28,6 +28,10 @@ pub struct Coordination {
     /// `resched_dp`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub early_dp: bool,
+    /// At a pause-loop exit the sender of a shootdown doesn't yield where its recipients come urgently (4.3).
+    /// Of VMs with `tlb_co`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tlb_spin: bool,
     /// For how long a reschedule IPI makes urgent.
     pub delay_ns: u64,
     pub urgent_slice_ns: u64,
@@ -60,6 +64,7 @@ impl Coordination {
         tlb_co: false,
         resched_co: ReschedCo::Off,
         early_dp: false,
+        tlb_spin: false,
         delay_ns: UrgentConfig::PAPER.delay_ns,
         urgent_slice_ns: UrgentConfig::PAPER.slice_ns,
         urgent_allowance_ns: UrgentConfig::PAPER.allowance_ns,

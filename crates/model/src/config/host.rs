@@ -53,11 +53,9 @@ impl Preempt {
 
 impl HostConfig {
     /// Returns the key of what doesn't go together in its topology, and why: threads make up cores, cores
-    /// caches, and caches nodes, all of one size. A host of one
-    /// core may have fewer threads.
+    /// caches, and caches nodes, all of one size.
     pub fn misfit(&self) -> Option<(&'static str, String)> {
-        let Self { pcpus, llc_pcpus, node_pcpus, .. } = *self;
-        let smt_threads = self.smt_threads.min(pcpus);
+        let Self { pcpus, llc_pcpus, node_pcpus, smt_threads, .. } = *self;
         let of_host = |pcpus: usize| if pcpus == 0 { self.pcpus } else { pcpus };
         let levels = [
             ("smt_threads", smt_threads, "threads of a core", "pcpus", pcpus),

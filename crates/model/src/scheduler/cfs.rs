@@ -332,12 +332,16 @@ impl Scheduler for Cfs {
         pcpu: PcpuId,
         cause: YieldCause,
     ) -> YieldAnswer {
+        let keep = YieldAnswer::KeepSpinning { until_ns: machine.now_ns };
         if cause == YieldCause::Ple {
             self.urgent.spins(vcpu);
+            if self.spins_for_answers(machine, vcpu, pcpu) {
+                return keep;
+            }
         }
         match cause {
             YieldCause::Ple if self.directed_yield(machine, vcpu, pcpu) => YieldAnswer::Yield,
-            _ => YieldAnswer::KeepSpinning { until_ns: machine.now_ns },
+            _ => keep,
         }
     }
 

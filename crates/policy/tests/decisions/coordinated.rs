@@ -116,6 +116,46 @@ fn urgent_vcpus_take_turns_of_an_urgent_slice() {
     assert_eq!(turn(CALM, 0, 2), UrgentTurn::Leaves);
 }
 
+fn called(ahead_ns: u64) -> CalledObservation {
+    let urgent = UrgentObservation { vtime_ns: ahead_ns, ..waits_urgently() };
+    CalledObservation { urgent, waits_elsewhere: 1, runs: 0 }
+}
+
+#[test]
+fn a_called_sibling_comes_if_it_runs_or_its_allowance_lasts() {
+    let decide = |seen| decide_on_called(&CONFIG, &seen);
+    assert_eq!(decide(called(18 * MS)), CalledDecision::Comes);
+    assert_eq!(decide(called(18 * MS + 1)), CalledDecision::IsLate, "it is refused");
+    assert_eq!(decide(CalledObservation { runs: 1, ..called(19 * MS) }), CalledDecision::Comes);
+    let behind_another =
+        UrgentObservation { current_is_urgent: 1, current_ran_ns: 499 * US, ..waits_urgently() };
+    assert_eq!(
+        decide(CalledObservation { urgent: behind_another, ..called(0) }),
+        CalledDecision::Comes,
+        "it is next"
+    );
+    let on_the_spinners = CalledObservation { waits_elsewhere: 0, ..called(0) };
+    assert_eq!(decide(on_the_spinners), CalledDecision::IsLate, "the spinner keeps it from running");
+    let asked_by_time = UrgentState { left_ns: 500 * US, ..CALM };
+    let urgent = UrgentObservation { state: asked_by_time, ..waits_urgently() };
+    assert_eq!(decide(CalledObservation { urgent, ..called(0) }), CalledDecision::OwesNothing);
+}
+
+fn caller(coming_count: u32, late_count: u32) -> CallerObservation {
+    CallerObservation { coming_count, late_count, schemes: TLB_CO | TLB_SPIN, ..Default::default() }
+}
+
+#[test]
+fn a_caller_keeps_its_pcpu_while_all_answers_come() {
+    let keeps = |seen| caller_keeps_pcpu(&CONFIG, &seen);
+    assert!(keeps(caller(3, 0)));
+    assert!(!keeps(caller(3, 1)), "one of them doesn't come");
+    assert!(!keeps(caller(0, 0)), "it waits for something else");
+    assert!(keeps(CallerObservation { waited_ns: 500 * US - 1, ..caller(1, 0) }));
+    assert!(!keeps(CallerObservation { waited_ns: 500 * US, ..caller(1, 0) }));
+    assert!(!keeps(CallerObservation { schemes: ALL_SCHEMES, ..caller(3, 0) }));
+}
+
 fn candidate(has_sibling: bool, some_has_room: bool) -> CandidateObservation {
     CandidateObservation {
         has_sibling: has_sibling.into(),
@@ -190,6 +230,37 @@ proptest! {
         prop_assert!(!preempts || state.is_urgent() && ahead_ns <= CONFIG.allowance_ns as i64);
         prop_assert!(!preempts || current_is_urgent == 0 || current_ran_ns >= CONFIG.slice_ns);
         prop_assert_eq!(decision == UrgentDecision::IsNot, !state.is_urgent());
+    }
+
+    /// Whoever is refused as urgent, or needs the spinner's pCPU, makes the spinner yield.
+    #[test]
+    fn a_caller_spins_only_where_all_that_owe_answers_may_run(
+        siblings in prop::collection::vec(
+            (state(), 0u64..40 * MS, 0..2 * MS, any::<[bool; 3]>()), 1..20),
+        waited_ns in 0..2 * MS,
+    ) {
+        let mut seen = CallerObservation { waited_ns, ..caller(0, 0) };
+        let mut all_may_run = true;
+        for (state, vtime_ns, current_ran_ns, [runs, waits_elsewhere, current_is_urgent]) in siblings {
+            let urgent = UrgentObservation {
+                state, vtime_ns, current_vtime_ns: 0, current_ran_ns,
+                current_is_urgent: current_is_urgent.into(), current_exists: 1,
+            };
+            let waits_elsewhere = !runs && waits_elsewhere;
+            let called = CalledObservation {
+                urgent, runs: runs.into(), waits_elsewhere: waits_elsewhere.into(),
+            };
+            match decide_on_called(&CONFIG, &called) {
+                CalledDecision::OwesNothing => prop_assert_eq!(state.events, 0),
+                CalledDecision::Comes => seen.coming_count += 1,
+                CalledDecision::IsLate => seen.late_count += 1,
+            }
+            let is_refused = decide_on_urgent(&CONFIG, &urgent) == UrgentDecision::Refused;
+            all_may_run &= state.events == 0 || runs || waits_elsewhere && !is_refused;
+        }
+        let keeps = caller_keeps_pcpu(&CONFIG, &seen);
+        prop_assert!(!keeps || all_may_run && seen.coming_count > 0 && waited_ns < CONFIG.slice_ns);
+        prop_assert!(keeps || !all_may_run || seen.coming_count == 0 || waited_ns >= CONFIG.slice_ns);
     }
 
     /// Where some pCPU is without siblings, a vCPU may be placed somewhere, whatever the scheme.

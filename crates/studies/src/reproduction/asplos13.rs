@@ -1,6 +1,7 @@
 //! Kim et al., ASPLOS'13: what its published numbers and the shapes of its plots are in simulated runs.
 //! Here those of its baseline; those of its own scheduler in `coordination.rs` and `parameters.rs`.
 
+mod communication;
 mod coordination;
 mod delayed_ipis;
 mod parameters;
@@ -68,7 +69,7 @@ impl Study for Asplos13 {
     }
 
     fn groups_without_numbers(&self) -> &'static [&'static str] {
-        &["figure7b", "figure7c", "figure9", "figure12"]
+        &["figure3", "figure7b", "figure7c", "figure9", "figure12"]
     }
 
     fn unit(&self, id: &str) -> &'static str {
@@ -91,7 +92,8 @@ impl Study for Asplos13 {
             programs.iter().map(|program| Experiment::new(&scenario(program), BASELINE)).collect()
         };
         match group {
-            "figure1" => each(&SHOOT_DOWN, solo),
+            "figure1" => communication::experiments_of_figure1(),
+            "figure3" => communication::experiments_of_figure3(),
             "table1" => each(&COMMUNICATING, corun),
             "figure2" => {
                 let all = [&COMMUNICATING[..], &SILENT].concat();
@@ -133,8 +135,9 @@ impl Study for Asplos13 {
         let amplified = COMMUNICATING.iter().map(|program| amplification_shape(runs, program, true));
         let silent = SILENT.iter().map(|program| amplification_shape(runs, program, false));
         let causes = COMMUNICATING.iter().map(|program| cause_shape(runs, program));
+        let sent = communication::shapes(runs);
         let coordinated = coordination::shapes(runs).into_iter().chain(delayed_ipis::shapes(runs));
-        amplified.chain(silent).chain(causes).chain(coordinated).collect()
+        amplified.chain(silent).chain(causes).chain(sent).chain(coordinated).collect()
     }
 
     fn draw(&self, page: &mut Page, reproduction: &Reproduction) {

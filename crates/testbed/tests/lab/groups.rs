@@ -92,7 +92,8 @@ fn remove(name: &Path) -> bool {
     })
 }
 
-/// Removes groups of tests that were killed: a machine's real-time budget would stay with them until it boots.
+/// Removes groups of tests that were killed: a machine's real-time budget would stay with them until it
+/// boots.
 fn remove_what_killed_tests_left() {
     for group in std::fs::read_dir(HIERARCHIES[0]).into_iter().flatten().flatten() {
         let name = group.file_name();

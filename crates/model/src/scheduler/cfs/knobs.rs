@@ -6,7 +6,7 @@ use crate::ids::{IdVec, VmId};
 use crate::machine::Machine;
 use microslice_policy::coordinated::{
     EARLY_DP, RESCHED_CO, RESCHED_DP, ReschedCoConfig, ReschedCoObservation, ReschedCoState, TLB_CO,
-    decide_on_resched_co,
+    TLB_SPIN, decide_on_resched_co,
 };
 
 pub struct Knobs(IdVec<VmId, VmSchemes>);
@@ -22,9 +22,11 @@ impl Knobs {
         let of_vm = |knobs: VmKnobs| {
             let resched_co = knobs.resched_co.unwrap_or(of_all.resched_co);
             let resched_dp = knobs.resched_dp.unwrap_or(of_all.resched_dp);
+            let tlb_co = knobs.tlb_co.unwrap_or(of_all.tlb_co);
             let bits = [
                 (resched_dp, RESCHED_DP),
-                (knobs.tlb_co.unwrap_or(of_all.tlb_co), TLB_CO),
+                (tlb_co, TLB_CO),
+                (tlb_co && of_all.tlb_spin, TLB_SPIN),
                 (resched_co == ReschedCo::On, RESCHED_CO),
                 (resched_dp && of_all.early_dp, EARLY_DP),
             ];

@@ -143,6 +143,33 @@ fn an_urgent_vcpu_goes_before_others_in_its_line_and_runs_for_an_urgent_slice() 
     assert_eq!(run(&mut cfs, &mut machine, 0), second, "who has answered isn't urgent any longer");
 }
 
+/// A vCPU on the first of two pCPUs sends a shootdown to a sibling that waits. That one is so far ahead of
+/// the VM there. What does the caller's pause-loop exit do so long after that?
+fn exit_of_caller(tlb_spin: bool, waits_on: u32, ahead_ns: u64, spun_ns: u64) -> YieldAnswer {
+    let (mut cfs, mut machine) = host(2, &[2, 1, 1], &[0, waits_on, 1]);
+    let coordination = Coordination { tlb_co: true, tlb_spin, ..Coordination::NONE };
+    cfs.urgent = Urgent::new(&coordination, &machine);
+    let [caller, called, other] = [0, 1, 2].map(VcpuId::new);
+    assert_eq!(run(&mut cfs, &mut machine, 0), caller);
+    if waits_on == 1 {
+        cfs.groups.of_mut(PcpuId::new(1), VmId::new(0)).vruntime_ns += ahead_ns + 1;
+    }
+    assert_eq!(run(&mut cfs, &mut machine, 1), other);
+    cfs.ipi(&mut machine, caller, called, IpiKind::CallFunction);
+    machine.now_ns += spun_ns;
+    cfs.yields(&mut machine, caller, PcpuId::new(0), YieldCause::Ple)
+}
+
+#[test]
+fn a_caller_spins_where_its_recipient_comes_urgently() {
+    let keeps = |answer| matches!(answer, YieldAnswer::KeepSpinning { .. });
+    assert!(keeps(exit_of_caller(true, 1, 0, 2_000)));
+    assert!(!keeps(exit_of_caller(false, 1, 0, 2_000)), "KVM yields at each exit");
+    assert!(!keeps(exit_of_caller(true, 1, 20_000_000, 2_000)), "its recipient is refused");
+    assert!(!keeps(exit_of_caller(true, 0, 0, 2_000)), "its recipient needs this pCPU");
+    assert!(!keeps(exit_of_caller(true, 1, 0, 500_000)), "an urgent slice later");
+}
+
 /// Two siblings are called by a third vCPU, which runs; then a mistake happens. What does the checker say
 /// about the next one?
 fn checked_after(mistake: impl Fn(&mut Cfs)) -> Result<(), String> {

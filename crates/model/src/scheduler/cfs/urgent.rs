@@ -11,7 +11,8 @@ use crate::events::{IpiKind, TraceEvent};
 use crate::ids::{IdVec, PcpuId, VcpuId};
 use crate::machine::{Machine, VcpuState};
 use microslice_policy::coordinated::{
-    self, IpiObservation, UrgentConfig, UrgentDecision, UrgentObservation, UrgentState,
+    self, CalledDecision, CalledObservation, CallerObservation, IpiObservation, UrgentConfig, UrgentDecision,
+    UrgentObservation, UrgentState,
 };
 use microslice_policy::{Code, InterruptKind};
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ pub struct Urgent {
     pub(super) config: UrgentConfig,
     pub knobs: Knobs,
     states: IdVec<VcpuId, UrgentState>,
+    /// When each vCPU sent its last shootdown.
+    called_ns: IdVec<VcpuId, Option<u64>>,
     /// Which vCPUs are urgent, as far as observers know.
     told: IdVec<VcpuId, bool>,
     pub(super) lines: IdVec<PcpuId, VecDeque<VcpuId>>,
@@ -38,6 +41,7 @@ impl Urgent {
             },
             knobs: Knobs::new(coordination, machine),
             states: IdVec::of(UrgentState::default(), machine.vcpus.len()),
+            called_ns: IdVec::of(None, machine.vcpus.len()),
             told: IdVec::of(false, machine.vcpus.len()),
             lines: IdVec::of(VecDeque::new(), machine.pcpus.len()),
             since_ns: IdVec::of(None, machine.pcpus.len()),
@@ -146,6 +150,8 @@ impl Cfs {
         };
         if kind == InterruptKind::IpiReschedule {
             self.urgent.knobs.count_resched_ipi(vm);
+        } else {
+            self.urgent.called_ns[from] = Some(machine.now_ns);
         }
         let on = machine.vcpus[from].pcpu;
         self.charge(machine.now_ns, on);
@@ -170,14 +176,56 @@ impl Cfs {
         }
         self.urgent.queue(machine, pcpu, vcpu);
         self.charge(machine.now_ns, pcpu);
-        let current = self.roots[pcpu].current;
-        let since_ns = self.urgent.since_ns[pcpu]
-            .filter(|_| current != VcpuId::NONE && self.urgent.states[current].is_urgent());
-        let ran_ns = since_ns.map_or(0, |since_ns| machine.now_ns - since_ns);
-        let (decision, _) = self.decision_on(pcpu, vcpu, current, since_ns.is_some(), ran_ns);
-        if decision == UrgentDecision::Preempts {
+        let seen = self.seen_beside_current(machine.now_ns, pcpu, vcpu);
+        if coordinated::decide_on_urgent(&self.urgent.config, &seen) == UrgentDecision::Preempts {
             machine.request_schedule(pcpu);
         }
+    }
+
+    /// Whether a vCPU keeps its pCPU at a pause-loop exit: it has sent a shootdown, and all that owe it an
+    /// answer run, or come urgently (4.3).
+    pub(super) fn spins_for_answers(&mut self, machine: &mut Machine, vcpu: VcpuId, on: PcpuId) -> bool {
+        let vm = self.tasks[vcpu].vm;
+        let schemes = self.urgent.knobs.schemes_of(vm);
+        let Some(called_ns) = self.urgent.called_ns[vcpu].filter(|_| schemes & coordinated::TLB_SPIN != 0)
+        else {
+            return false;
+        };
+        let waited_ns = machine.now_ns - called_ns;
+        let mut seen = CallerObservation { waited_ns, schemes, ..Default::default() };
+        let siblings = machine.vms[vm].first_vcpu.span(machine.vms[vm].vcpus);
+        for sibling in siblings.filter(|&sibling| sibling != vcpu) {
+            match self.decision_on_called(machine, sibling, on) {
+                CalledDecision::OwesNothing => {}
+                CalledDecision::Comes => seen.coming_count += 1,
+                CalledDecision::IsLate => seen.late_count += 1,
+            }
+        }
+        coordinated::caller_keeps_pcpu(&self.urgent.config, &seen)
+    }
+
+    /// Clocks have gone on since it was called: who was refused then may come now.
+    fn decision_on_called(
+        &mut self,
+        machine: &mut Machine,
+        vcpu: VcpuId,
+        of_caller: PcpuId,
+    ) -> CalledDecision {
+        let (pcpu, state) = (machine.vcpus[vcpu].pcpu, machine.vcpus[vcpu].state);
+        self.charge(machine.now_ns, pcpu);
+        let urgent = self.seen_beside_current(machine.now_ns, pcpu, vcpu);
+        let waits_elsewhere = state == VcpuState::Runnable && pcpu != of_caller;
+        let seen = CalledObservation {
+            urgent,
+            runs: (state == VcpuState::Running).into(),
+            waits_elsewhere: waits_elsewhere.into(),
+        };
+        let preempts =
+            coordinated::decide_on_urgent(&self.urgent.config, &urgent) == UrgentDecision::Preempts;
+        if waits_elsewhere && preempts {
+            machine.request_schedule(pcpu);
+        }
+        coordinated::decide_on_called(&self.urgent.config, &seen)
     }
 
     /// A waiting vCPU is about to be moved away.
@@ -185,28 +233,29 @@ impl Cfs {
         self.urgent.unqueue(machine, pcpu, vcpu);
     }
 
-    /// Whether an urgent vCPU goes before another one, which may be `NONE`, and how far its clock is ahead of
-    /// that one's.
-    fn decision_on(
-        &self,
-        pcpu: PcpuId,
-        vcpu: VcpuId,
-        other: VcpuId,
-        other_is_urgent: bool,
-        other_ran_ns: u64,
-    ) -> (UrgentDecision, u64) {
+    /// An urgent vCPU beside the one that runs there, if any.
+    fn seen_beside_current(&self, now_ns: u64, pcpu: PcpuId, vcpu: VcpuId) -> UrgentObservation {
+        let current = self.roots[pcpu].current;
+        let since_ns = self.urgent.since_ns[pcpu]
+            .filter(|_| current != VcpuId::NONE && self.urgent.states[current].is_urgent());
+        UrgentObservation {
+            current_ran_ns: since_ns.map_or(0, |since_ns| now_ns - since_ns),
+            current_is_urgent: since_ns.is_some().into(),
+            ..self.seen_beside(pcpu, vcpu, current)
+        }
+    }
+
+    /// An urgent vCPU beside another one, which may be `NONE`, and isn't urgent.
+    fn seen_beside(&self, pcpu: PcpuId, vcpu: VcpuId, other: VcpuId) -> UrgentObservation {
         let exists = other != VcpuId::NONE;
         let [vtime_ns, current_vtime_ns] = if exists { self.clocks(pcpu, vcpu, other) } else { [0, 0] };
-        let seen = UrgentObservation {
+        UrgentObservation {
             state: self.urgent.states[vcpu],
             vtime_ns,
             current_vtime_ns,
-            current_ran_ns: other_ran_ns,
-            current_is_urgent: other_is_urgent.into(),
             current_exists: exists.into(),
-        };
-        let ahead_ns = vtime_ns.saturating_sub(current_vtime_ns);
-        (coordinated::decide_on_urgent(&self.urgent.config, &seen), ahead_ns)
+            ..Default::default()
+        }
     }
 
     /// find_matching_se: siblings' own runtimes, else those of their groups.
@@ -229,8 +278,9 @@ impl Cfs {
         let first = self.least(pcpu);
         for at in 0..line.len() {
             let vcpu = self.urgent.lines[pcpu][at];
-            let (decision, ahead_ns) = self.decision_on(pcpu, vcpu, first, false, 0);
-            if decision == UrgentDecision::Preempts {
+            let seen = self.seen_beside(pcpu, vcpu, first);
+            let ahead_ns = seen.vtime_ns.saturating_sub(seen.current_vtime_ns);
+            if coordinated::decide_on_urgent(&self.urgent.config, &seen) == UrgentDecision::Preempts {
                 machine.emit(TraceEvent::UrgentServed { vcpu, pcpu, ahead_ns });
                 self.urgent.lines[pcpu].remove(at);
                 self.groups.of_mut(pcpu, self.tasks[vcpu].vm).waiting.retain(|&waiter| waiter != vcpu);

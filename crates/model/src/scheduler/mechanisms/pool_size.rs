@@ -128,3 +128,21 @@ impl<Normal: Core> MicroSliced<Normal> {
         machine.emit(TraceEvent::PoolResized { micro_pcpus });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{SIBLINGS, spinning_for_a_shootdown};
+    use super::*;
+
+    /// EuroSys'18, 4.3, counts "virtual IRQs for I/O devices"; 4.1 takes a physical one as a hint, too.
+    #[test]
+    fn the_paper_counts_interrupts_that_guests_get_and_no_hints() {
+        let (mut micro, mut machine) = spinning_for_a_shootdown();
+        micro.rules.paper_rules = 1;
+        micro.interrupt(&mut machine, SIBLINGS[0], InterruptKind::Virq);
+        micro.woken(&mut machine, SIBLINGS[0], WokenBy::Interrupt(InterruptKind::Virq));
+        assert_eq!(micro.pool_size.seen.irq_count, 0);
+        micro.device_interrupt();
+        assert_eq!(micro.pool_size.seen.irq_count, 1);
+    }
+}
