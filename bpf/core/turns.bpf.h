@@ -350,7 +350,8 @@ static __always_inline bool take_first_in_line(s32 cpu, const struct pcpu *pcpu,
 
 static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct task_struct *prev)
 {
-	u32 look = pcpu->others_ran_ns < config.fair_share.slice_ns ? LOOK_AT_OTHERS : 0;
+	/* The sign of how much more than a slice they had: a branch would have all paths verified twice. */
+	u32 look = (pcpu->others_ran_ns - config.fair_share.slice_ns) >> 61 & LOOK_AT_OTHERS;
 	struct task_ctx *ran;
 	u32 owed = 0;
 
