@@ -78,6 +78,10 @@ impl Intervals {
     pub fn vms_ran_ns(&self) -> f64 {
         self.sum(|report| count(&report["cpu_time_ns"])) as f64
     }
+
+    pub fn others_ran_ns(&self) -> f64 {
+        self.sum(|report| count(&report["host"]["others_ran_ns"])) as f64
+    }
 }
 
 fn number(value: &Value) -> f64 {
@@ -109,4 +113,10 @@ pub fn figure(
     };
     let found = (1..LOOKS).map(&look).find(|&figure| is_right(figure));
     found.unwrap_or_else(|| look(LOOKS))
+}
+
+/// What vCPUs get of all pCPUs' time from now on.
+pub fn vms_part(scheduler: &Process, time: Duration, is_right: impl Fn(f64) -> bool) -> f64 {
+    let part = |ran: &Intervals| ran.vms_ran_ns() / (ran.vms_ran_ns() + ran.others_ran_ns());
+    figure(scheduler, time, part, is_right)
 }

@@ -1,7 +1,7 @@
 //! The normal pool's proportional share among VMs, on real guests.
 
 use crate::common::alone::spinning;
-use crate::common::intervals::{Intervals, figure};
+use crate::common::intervals::{Intervals, figure, vms_part};
 use crate::common::promises::{assert_share, guest, is_share, nice, share_from_now, weight_flags};
 use crate::common::{
     count, is_long, observed, run, scheduler_state, seconds, start_scheduler, start_scheduler_that_knows,
@@ -146,15 +146,6 @@ fn a_light_vm_beside_the_heaviest_waits_but_never_so_long_that_the_kernel_ends_t
     });
 }
 
-/// What vCPUs get of four pCPUs' time from now on.
-fn vms_part(scheduler: &Process, is_right: impl Fn(f64) -> bool) -> f64 {
-    let part = |ran: &Intervals| {
-        let others = ran.sum(|report| count(&report["host"]["others_ran_ns"])) as f64;
-        ran.vms_ran_ns() / (ran.vms_ran_ns() + others)
-    };
-    figure(scheduler, measured(), part, is_right)
-}
-
 fn renice(host: &Host, pids: &[String], nice: u32) {
     run(host, &format!("renice -n {nice} {}", pids.join(" ")));
 }
@@ -168,9 +159,9 @@ fn niced_host_tasks_leave_nearly_all_of_the_pcpus_to_the_vms_and_others_about_ha
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
         let count = beside_tasks.party("tasks").threads();
         let (tasks, pids): (Vec<Process>, Vec<String>) = (0..count).map(|_| spinning(host, 0xf)).unzip();
-        let of_others = vms_part(&scheduler, is_share(beside_tasks, "a"));
+        let of_others = vms_part(&scheduler, measured(), is_share(beside_tasks, "a"));
         renice(host, &pids, nice(beside_niced, "tasks"));
-        let of_niced = vms_part(&scheduler, is_share(beside_niced, "a"));
+        let of_niced = vms_part(&scheduler, measured(), is_share(beside_niced, "a"));
         tasks.iter().for_each(|task| task.signal(libc::SIGKILL).expect("signal"));
         stop_scheduler(host, &scheduler);
         assert_share(beside_niced, "a", of_niced);

@@ -1,13 +1,14 @@
 //! Queues by domain, on a host of two last-level caches with two pCPUs each.
 
-use crate::common::intervals::{Intervals, figure};
-use crate::common::promises::{assert_share, guest, share_from_now, weight_flags};
+use crate::common::alone::spinning;
+use crate::common::intervals::{Intervals, figure, vms_part};
+use crate::common::promises::{assert_share, guest, is_share, share_from_now, weight_flags};
 use crate::common::{
     PATIENCE, assert_alive, count, on_machine, run, scheduler_state, seconds, stand_still, start_scheduler,
     statistics_from, stop_scheduler, wait_for_state,
 };
-use microslice_promises::UNEVEN_HOGS;
-use microslice_testbed::{Guest, GuestSpec, Host, Testbed};
+use microslice_promises::{TASKS_BESIDE_A_VM, UNEVEN_HOGS};
+use microslice_testbed::{Guest, GuestSpec, Host, Process, Testbed};
 use serde_json::Value;
 
 const PCPUS: f64 = 4.0;
@@ -26,10 +27,7 @@ fn assert_shares_hold(host: &Host, flags: &str, moves: bool) {
     let flags = format!("{flags} --stats 1 --no-guest-memory {}", weight_flags(&UNEVEN_HOGS));
     let scheduler = start_scheduler(host, &flags);
     let part = share_from_now(&scheduler, &UNEVEN_HOGS, "a", seconds(8, 30));
-    let busy = |ran: &Intervals| {
-        let others = ran.sum(|report| count(&report["host"]["others_ran_ns"])) as f64;
-        (ran.vms_ran_ns() + others) / 1e9 / ran.seconds() / PCPUS
-    };
+    let busy = |ran: &Intervals| (ran.vms_ran_ns() + ran.others_ran_ns()) / 1e9 / ran.seconds() / PCPUS;
     // One of four that idles makes it three quarters.
     let is_nearly_all = |part: f64| part > 0.85;
     let busy = figure(&scheduler, seconds(2, 10), busy, is_nearly_all);
@@ -59,6 +57,22 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
             assert_shares_hold(host, &format!("--scheduler coordinated --queue-domain {domain}"), true);
         }
         guests.iter().for_each(|guest| assert!(!guest.has_ended(), "{}", guest.last_words()));
+    });
+}
+
+/// Tasks that nobody else fetched would have half of that cache's pCPUs, a quarter of all.
+#[test]
+fn host_tasks_that_began_in_one_cache_have_their_part_of_both() {
+    let row = &TASKS_BESIDE_A_VM;
+    on_host_of_two_caches(&[guest(row, "a").bare()], |host, _| {
+        let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
+        let count = row.party("tasks").threads();
+        let (tasks, pids): (Vec<Process>, Vec<String>) = (0..count).map(|_| spinning(host, 0x3)).unzip();
+        pids.iter().for_each(|pid| drop(run(host, &format!("taskset -p f {pid}"))));
+        let part = vms_part(&scheduler, seconds(6, 30), is_share(row, "a"));
+        tasks.iter().for_each(|task| task.signal(libc::SIGKILL).expect("signal"));
+        stop_scheduler(host, &scheduler);
+        assert_share(row, "a", part);
     });
 }
 
