@@ -44,6 +44,8 @@
  * chosen; locks are held for less.
  */
 #define LIMIT_IN_KERNEL_MAX_NS 100000000ull
+/* The first rest of a task that has done so, and may still hold a lock. The value was chosen. */
+#define LIMIT_REST_IN_KERNEL_NS 10000000ull
 /* The longest turn of a task that continues there: enough of them fit for one to end in user mode. */
 #define LIMIT_TURN_IN_KERNEL_MAX_NS (LIMIT_IN_KERNEL_MAX_NS / 32)
 
@@ -133,6 +135,19 @@ POLICY u32 limit_lets_go_on(u64 went_on_ns)
 POLICY u64 limit_turn_in_kernel(u64 turn_ns, u32 times)
 {
 	return (turn_ns < LIMIT_TURN_IN_KERNEL_MAX_NS ? turn_ns : LIMIT_TURN_IN_KERNEL_MAX_NS) >> times % 4;
+}
+
+/*
+ * Returns when a rest ends that begins where a task stopped in the kernel: at the latest when it would end
+ * elsewhere. The task then has a turn there, and rests for twice as long. `times` is how often it has rested
+ * there since it last rested in user mode. So whoever waits for a lock that it holds waits for 10 ms, not for
+ * a whole rest.
+ */
+POLICY u64 limit_rest_in_kernel_until(u64 now_ns, u64 until_ns, u32 times)
+{
+	u64 end_ns = now_ns + (LIMIT_REST_IN_KERNEL_NS << (times < 10 ? times : 10));
+
+	return (s64)(end_ns - until_ns) < 0 ? end_ns : until_ns;
 }
 
 /* Returns the end of the window that the clock is in. */

@@ -19,7 +19,7 @@
  *            then it waits in a queue of its own. Then it rests, or goes on by its reserved turn. A woken
  *            task goes on at once. Tasks that go on have turns of different lengths: one of them ends in user
  *            mode, and the rest that was due begins there. A task may evade that by long system calls. It
- *            goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops.
+ *            goes on for LIMIT_IN_KERNEL_MAX_NS, and then rests where it stops, a little at a time.
  * Limits.    Kernel threads never rest, nor does a task that ends, nor one that was stopped as an RCU reader:
  *            a stall of RCU, 21 seconds, would end the scheduler. A vCPU that was preempted in KVM where it
  *            serves a request of KVM's own rests there. Of the limits of a cgroup the LIMITS_PER_CGROUP
@@ -335,6 +335,9 @@ static __always_inline void enqueue_resting(struct task_struct *p, struct task_c
 		dsq_insert_vtime(p, DSQ_STOPPED, config.others_slice_ns, tctx->queued_at_ns, enq_flags);
 		arm_rest_timer(tctx->queued_at_ns + STOPPED_LOOK_NS);
 	} else {
+		if (stopped_in_kernel(p, tctx))
+			until_ns = limit_rest_in_kernel_until(tctx->queued_at_ns, until_ns,
+							      tctx->limit.rested_in_kernel++);
 		dsq_insert_vtime(p, DSQ_RESTING, config.others_slice_ns, until_ns, enq_flags);
 	}
 	mend_rest_timer();
@@ -359,8 +362,10 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 
 	if (!tctx)
 		return;
-	if (!tctx->limit.goes_on && !stopped_in_kernel(p, tctx))
+	if (!tctx->limit.goes_on && !stopped_in_kernel(p, tctx)) {
 		tctx->limit.went_on_ns = 0;
+		tctx->limit.rested_in_kernel = 0;
+	}
 	count_rest(vcpu, elapsed_ns(tctx->queued_at_ns, now));
 	tctx->limit.rests_until_ns = now;
 	if (vcpu) {
@@ -399,6 +404,7 @@ static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struc
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 	bool is_unseen = tctx && !tctx->stop.is_seen;
+	u64 until_ns;
 
 	if (!tctx || (is_unseen && elapsed_ns(tctx->queued_at_ns, now) < STOPPED_UNSEEN_MAX_NS))
 		return false;
@@ -408,8 +414,20 @@ static __always_inline bool goes_on_from_stop(struct bpf_iter_scx_dsq *it, struc
 	}
 	if (!vtime_before(now, tctx->limit.rests_until_ns))
 		return true;
-	dsq_move_vtime(it, p, DSQ_RESTING, tctx->limit.rests_until_ns);
+	until_ns = tctx->limit.rests_until_ns;
+	if (is_unseen || stopped_in_kernel(p, tctx))
+		until_ns = limit_rest_in_kernel_until(now, until_ns, tctx->limit.rested_in_kernel++);
+	dsq_move_vtime(it, p, DSQ_RESTING, until_ns);
 	return false;
+}
+
+/* A rest in the kernel is over before the one that is due: the task goes on there. */
+static __always_inline void note_rest_in_kernel(struct task_struct *p, u64 now)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx && stopped_in_kernel(p, tctx) && vtime_before(now, tctx->limit.rests_until_ns))
+		tctx->limit.goes_on = true;
 }
 
 /* Which tasks are looked at, one kind after the other. */
@@ -424,6 +442,8 @@ static __always_inline bool ends_rest(struct bpf_iter_scx_dsq *it, struct task_s
 {
 	if (look == LOOK_STOPPED)
 		return goes_on_from_stop(it, p, now);
+	if (look == LOOK_DUE)
+		note_rest_in_kernel(p, now);
 	return look == LOOK_DUE || rests_by_old_limits(p);
 }
 

@@ -24,9 +24,10 @@ struct limit_ctx {
 	u64 charged_until_ns; /* of all the time that it ran: as sum_exec_runtime */
 	u64 by;		      /* the cgroup whose limits have given it that */
 	/* It went on in the kernel in place of a rest. */
-	u64 went_on_ns; /* for how long, since it rested in user mode */
-	u32 went_on;	/* how often */
-	u32 goes_on;	/* it does now */
+	u64 went_on_ns;	      /* for how long, since it rested in user mode */
+	u32 went_on;	      /* how often */
+	u32 goes_on;	      /* it does now */
+	u32 rested_in_kernel; /* how often, since it rested in user mode */
 };
 
 /* Where its last turn ended (stops.bpf.h). */

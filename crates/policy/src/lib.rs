@@ -461,6 +461,12 @@ pub fn limit_turn_in_kernel(turn_ns: u64, times: u32) -> u64 {
     unsafe { c::limit_turn_in_kernel(turn_ns, times) }
 }
 
+/// When a rest in the kernel ends, the `times`th since one in user mode.
+pub fn limit_rest_in_kernel_until(now_ns: u64, until_ns: u64, times: u32) -> u64 {
+    // SAFETY: it takes values.
+    unsafe { c::limit_rest_in_kernel_until(now_ns, until_ns, times) }
+}
+
 /// A boost budget's clock, no further behind than a burst (`policy/boost_budget.h`).
 pub fn boost_clock(config: &BoostConfig, now_ns: u64, clock_ns: u64) -> u64 {
     // SAFETY: the pointer comes from a reference.

@@ -6,7 +6,8 @@
 //! Mechanism. Each vCPU has a pass, which running moves on, the heavier its VM the slower. The vCPU with the
 //!            least pass has the next turn. A turn lasts for a slice, unless the vCPU blocks or gives it up.
 //!            A sleeper comes back no further behind than the vCPU that was chosen last: what wasn't used is
-//!            others'. vCPUs never leave their pCPU.
+//!            others'. So it is with a turn that is given up: a waiter may give up hundreds. vCPUs never
+//!            leave their pCPU.
 //! Limits.    No vCPU preempts because it wakes. One that gives its turn up goes behind all others that wait,
 //!            once.
 
@@ -92,6 +93,7 @@ impl Scheduler for Stride {
         let next = self.first(pcpu).map(|at| self.queues[pcpu].waiting.remove(at));
         let vcpu = match (next, gave_way) {
             (Some(next), Some(gave_way)) => {
+                self.passes[gave_way] = self.passes[gave_way].max(self.passes[next]);
                 self.queues[pcpu].waiting.push(gave_way);
                 next
             }
@@ -124,3 +126,35 @@ impl Scheduler for Stride {
 }
 
 impl TurnEnds for Stride {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostConfig, US};
+    use crate::machine::HostVm;
+    use crate::samples;
+
+    const PCPU: PcpuId = PcpuId::new(0);
+    const SPINNER: VcpuId = VcpuId::new(0);
+    const OTHER: VcpuId = VcpuId::new(1);
+
+    #[test]
+    fn who_gave_many_turns_up_has_no_more_at_once() {
+        let host = HostConfig { pcpus: 1, llc_pcpus: 1, smt_threads: 1, ..samples::host() };
+        let mut machine = Machine::new(&host, vec![HostVm::new(2, 256, Vec::new())]);
+        let mut stride = Stride::new(StrideConfig { slice_ns: 20 * US }, &machine);
+        machine.vcpus[OTHER].state = VcpuState::Runnable;
+        machine.vcpus[SPINNER].state = VcpuState::Running;
+        stride.queues[PCPU].waiting.push(OTHER);
+        let mut ends = |ran_ns: u64, vcpu, reason| {
+            machine.now_ns += ran_ns;
+            stride.schedule(&mut machine, PCPU, Some((vcpu, reason))).map(|pick| pick.vcpu)
+        };
+        for _ in 0..50 {
+            assert_eq!(ends(US, SPINNER, StopReason::Ple), Some(OTHER));
+            assert_eq!(ends(20 * US, OTHER, StopReason::SliceExpired), Some(SPINNER));
+        }
+        let turns = (0..10).take_while(|_| ends(20 * US, SPINNER, StopReason::SliceExpired) == Some(SPINNER));
+        assert!(turns.count() <= 1, "it is owed none of the fifty");
+    }
+}

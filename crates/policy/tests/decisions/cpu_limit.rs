@@ -113,6 +113,14 @@ fn sixty_turns_fit_into_what_a_task_may_go_on_for_in_the_kernel() {
 }
 
 #[test]
+fn a_rest_in_the_kernel_is_of_ten_ms_and_each_further_one_twice_as_long() {
+    let until_ns = NOW + REST_MAX_NS;
+    let rests = [0, 1, 2, 9, 60].map(|times| limit_rest_in_kernel_until(NOW, until_ns, times) - NOW);
+    assert_eq!(rests, [10 * MS, 20 * MS, 40 * MS, 5_120 * MS, REST_MAX_NS]);
+    assert_eq!(limit_rest_in_kernel_until(NOW, NOW + MS, 0), NOW + MS, "not beyond the one that is due");
+}
+
+#[test]
 fn without_a_quota_or_a_period_there_is_no_limit() {
     for limit in [CpuLimit { quota_us: 0, ..FIFTH }, CpuLimit { period_us: 0, ..FIFTH }] {
         let seen = asked_at(NOW, NOW + 10 * MS);
