@@ -37,10 +37,10 @@
  *              further micro slices in a row. They are charged like all others. For turns see
  *              delay_preemption.h.
  *            - Patience. In the paper a spinner yields for a whole turn of all others, also if all
- *              responders run, the micro pool is full at that moment, or the last answer has just been
- *              given. Here a waiter keeps its pCPU if no sibling was preempted in critical code. The holder
- *              or responder is usually running then, and done within microseconds. A waiter that yields
- *              comes back after a turn of all others. The waiters behind it wait as long.
+ *              responders run, or the last answer has just been given. Here a waiter keeps its pCPU if no
+ *              sibling was preempted in critical code. The holder or responder is usually running then, and
+ *              done within microseconds. A waiter that yields comes back after a turn of all others. The
+ *              waiters behind it wait as long.
  *            - Vain waits. Patience helps where waiters of a lock soon halt, as with paravirtual locks.
  *              Where they never halt, the next owner of the lock may have been stopped while it waited
  *              (stranded). All others then spin in vain until it runs. A VM may run out of patience
