@@ -36,7 +36,7 @@
  *              interrupt arrives as its turn or micro slice ends. Here such a vCPU gets up to grace_max
  *              further micro slices in a row. They are charged like all others. For turns see
  *              delay_preemption.h.
- *            - Patience. In the paper a spinner yields for a whole turn of all others, also if all
+ *            - Patience. In the paper a spinner yields for a turn of all others, also if all
  *              responders run, or the last answer has just been given. Here a waiter keeps its pCPU if no
  *              sibling was preempted in critical code. The holder or responder is usually running then, and
  *              done within microseconds. A waiter that yields comes back after a turn of all others. The

@@ -107,13 +107,13 @@ fn of_four_turns_in_the_kernel_one_is_too_short_to_evade() {
 
 /// A vCPU whose guest faults all the time stops in the kernel nine times of ten.
 #[test]
-fn sixty_turns_fit_into_what_a_task_may_go_on_for_in_the_kernel() {
+fn sixty_turns_in_the_kernel_fit_into_the_bound() {
     let went_on_ns: u64 = (0..60).map(|times| limit_turn_in_kernel(25 * MS, times)).sum();
     assert!(limit_lets_go_on(went_on_ns), "{went_on_ns} ns");
 }
 
 #[test]
-fn a_rest_in_the_kernel_is_of_ten_ms_and_each_further_one_twice_as_long() {
+fn each_rest_in_the_kernel_is_twice_as_long() {
     let until_ns = NOW + REST_MAX_NS;
     let rests = [0, 1, 2, 9, 60].map(|times| limit_rest_in_kernel_until(NOW, until_ns, times) - NOW);
     assert_eq!(rests, [10 * MS, 20 * MS, 40 * MS, 5_120 * MS, REST_MAX_NS]);

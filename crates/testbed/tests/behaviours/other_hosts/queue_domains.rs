@@ -62,7 +62,7 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
 
 /// Where nobody else fetched them the VM had 0.70, with half of that cache's pCPUs and all of the other's.
 #[test]
-fn host_tasks_that_began_in_one_cache_have_their_part_of_both() {
+fn host_tasks_of_one_cache_run_on_the_other_too() {
     let row = &TASKS_BESIDE_A_VM;
     on_host_of_two_caches(&[guest(row, "a").bare()], |host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
