@@ -27,8 +27,8 @@ struct {
 } normal_pool SEC(".maps");
 
 /*
- * The pCPUs of each last-level cache, and behind them those of each node, by the first domain there. There are
- * none if all are one domain.
+ * The pCPUs of each last-level cache, and behind them those of each node, by the first domain there. If all
+ * are one domain there are none.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
