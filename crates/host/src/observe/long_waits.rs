@@ -13,9 +13,10 @@ use crate::interface::{
 };
 use crate::machine::cgroup_names::CgroupNames;
 use crate::machine::cgroups;
-use crate::machine::clock::{monotonic_ns, real_time_ns, utc};
+use crate::machine::clock::{monotonic_ns, real_time_ns};
 use crate::observe::VmSeen;
 use crate::output::monitoring::LongWaitView;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,9 +94,13 @@ impl LongestWait {
         FELT.iter().find(|(from_ns, _, _)| self.length_ns >= *from_ns)
     }
 
+    fn began(&self) -> Timestamp {
+        Timestamp::from_nanosecond(self.began_ns.into()).unwrap_or(Timestamp::MAX)
+    }
+
     /// Returns when it began, in UTC.
     pub fn time(&self) -> String {
-        utc(self.began_ns).replace('T', " ") + " UTC"
+        self.began().strftime("%F %T UTC").to_string()
     }
 
     /// Returns who ran meanwhile, in words.
@@ -123,7 +128,7 @@ impl LongestWait {
         let behind = self.behind.as_ref();
         json!({
             "vcpu": self.vcpu,
-            "began_at": format!("{}.{:06}Z", utc(self.began_ns), self.began_ns / 1_000 % 1_000_000),
+            "began_at": format!("{:.6}", self.began()),
             "length_ns": self.length_ns,
             "over": behind.is_some(),
             "pcpu": behind.map(|(pcpu, _, _)| pcpu),
