@@ -39,7 +39,6 @@ bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b) __
 u32 bpf_cpumask_any_and_distribute(const struct cpumask *a, const struct cpumask *b) __ksym;
 u32 bpf_cpumask_any_distribute(const struct cpumask *cpumask) __ksym;
 u32 bpf_cpumask_first(const struct cpumask *cpumask) __ksym;
-bool bpf_cpumask_subset(const struct cpumask *inner, const struct cpumask *outer) __ksym;
 void bpf_cpumask_copy(struct bpf_cpumask *dst, const struct cpumask *src) __ksym;
 const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
 const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;

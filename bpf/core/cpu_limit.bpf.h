@@ -271,8 +271,11 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->limit.goes_on)
 		tctx->limit.goes_on = vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns) &&
 				      goes_on_in_kernel(p, tctx);
+	/* After a rest in the kernel it has a whole one, whatever it has paid for: the rest of it is a debt. */
 	if (tctx->limit.goes_on && !is_rcu_reader(p))
-		tctx->limit.allowed_ns = limit_turn_in_kernel(tctx->limit.paid_ns, tctx->limit.went_on++);
+		tctx->limit.allowed_ns = limit_turn_in_kernel(
+		    tctx->limit.rested_in_kernel ? LIMIT_TURN_IN_KERNEL_MAX_NS : tctx->limit.paid_ns,
+		    tctx->limit.went_on++);
 	if (tctx->limit.allowed_ns >= slice_ns)
 		return slice_ns;
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
@@ -365,6 +368,9 @@ static __always_inline void release(struct bpf_iter_scx_dsq *it, struct task_str
 	if (!tctx->limit.goes_on && !stopped_in_kernel(p, tctx)) {
 		tctx->limit.went_on_ns = 0;
 		tctx->limit.rested_in_kernel = 0;
+	} else if (!tctx->limit.goes_on) {
+		/* The rest that was due is over. The lock that it holds next is another one. */
+		tctx->limit.rested_in_kernel /= 2;
 	}
 	count_rest(vcpu, elapsed_ns(tctx->queued_at_ns, now));
 	tctx->limit.rests_until_ns = now;
@@ -426,7 +432,8 @@ static __always_inline void note_rest_in_kernel(struct task_struct *p, u64 now)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
-	if (tctx && stopped_in_kernel(p, tctx) && vtime_before(now, tctx->limit.rests_until_ns))
+	if (tctx && (!tctx->stop.is_seen || stopped_in_kernel(p, tctx)) &&
+	    vtime_before(now, tctx->limit.rests_until_ns))
 		tctx->limit.goes_on = true;
 }
 

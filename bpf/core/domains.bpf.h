@@ -10,7 +10,8 @@
  *            looks into a few of them in turn.
  * Races.     Between a look and the move the first task may have gone: then the next one of that queue comes.
  * Limits.    Of each queue the first LINE_LOOK_MAX are looked at. Host tasks that go before vCPUs wait in
- *            their domain's queue also if they may run on one of its pCPUs only: all go by one clock.
+ *            their domain's queue also if they may run on one of its pCPUs only. Those of two domains may be
+ *            as many slices apart as there are domains.
  */
 #ifndef BPF_DOMAINS_H
 #define BPF_DOMAINS_H
@@ -200,8 +201,6 @@ __noinline int somebody_waits_elsewhere(s32 cpu)
 			break;
 		if (domain == domain_of(cpu))
 			continue;
-		if (scx_bpf_dsq_nr_queued(DSQ_OTHERS + domain) > 0)
-			return true;
 		look_at(DSQ_BOOSTED + domain, cpu, LOOK_ELSEWHERE);
 		look_at(DSQ_VCPUS + domain, cpu, LOOK_ELSEWHERE);
 	}
@@ -237,6 +236,50 @@ static __always_inline bool take_first_of(u64 dsq, s32 cpu, u32 look)
 static __always_inline bool take_other_of(u32 domain, u32 look)
 {
 	return (look & (LOOK_AT_OTHERS | LOOK_FOR_OTHERS)) && dsq_move_to_local(DSQ_OTHERS + domain);
+}
+
+/* The clock of the first host task of a domain that may run here; 0: none waits. */
+__noinline u64 clock_of_first_other(u32 domain, s32 cpu)
+{
+	struct pcpu *pcpu = pcpu_of(cpu);
+	struct task_struct *p;
+
+	if (!pcpu || scx_bpf_dsq_nr_queued(DSQ_OTHERS + domain) <= 0)
+		return 0;
+	pcpu->look_count = 0;
+	for_each_queued(p, DSQ_OTHERS + domain)
+	{
+		if (++pcpu->look_count > LINE_LOOK_MAX)
+			break;
+		if (may_run_on(p, cpu))
+			return p->scx.dsq_vtime ?: 1;
+	}
+	return 0;
+}
+
+/*
+ * Once a slice, before those of its own domain: the first host task of another domain comes, all of them in
+ * turn, if it is more than a slice further behind. Else tasks of a domain where many wait, as those of a
+ * build do where that began, would have less for ever.
+ */
+__noinline int take_other_further_behind(s32 cpu)
+{
+	u64 now = bpf_ktime_get_ns(), first_ns, own_ns;
+	struct pcpu *pcpu = pcpu_of(cpu);
+	u32 domain;
+
+	if (!pcpu || config.domain_count <= 1 || now - pcpu->others_looked_at_ns < config.others_slice_ns)
+		return false;
+	pcpu->others_looked_at_ns = now;
+	domain = next_domain_to_look_at(config.domain_count, domain_of(cpu), pcpu->others_cursor);
+	pcpu->others_cursor = domain;
+	first_ns = clock_of_first_other(domain, cpu);
+	own_ns = first_ns ? clock_of_first_other(domain_of(cpu), cpu) : 0;
+	if (!first_ns || (own_ns && !vtime_before(first_ns + config.others_slice_ns, own_ns)) ||
+	    !dsq_move_to_local(DSQ_OTHERS + domain))
+		return false;
+	COUNT(host_stats.taken_by_balance);
+	return true;
 }
 
 /* This pCPU has no task to run: the one that waits in the nearest domain comes. */

@@ -82,6 +82,11 @@ __noinline s32 pick_idle_of(struct task_struct *p __arg_trusted, u32 neighbourho
 		if (nearby)
 			bpf_cpumask_and(found, (const struct cpumask *)found, (const struct cpumask *)nearby);
 		cpu = scx_bpf_pick_idle_cpu((const struct cpumask *)found, flags);
+		/* An interrupt of a timer's callback may have computed in the same mask. */
+		if (cpu >= 0 && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			scx_bpf_kick_cpu(cpu, KICK_IDLE);
+			cpu = -1;
+		}
 	}
 	bpf_rcu_read_unlock();
 	return cpu;

@@ -227,6 +227,7 @@ struct pcpu {
 	u64 turn_ns;		       /* how long the turn that began here last may be */
 	u64 limited_until_ns;	       /* the turn under way ends then, by a limit; 0: no limit does */
 	u64 looked_at_ns;	       /* when it looked into other domains last */
+	u64 others_looked_at_ns;       /* the same, for host tasks */
 	struct first_waiter line;      /* of the queues of its own, when it looked last */
 	struct first_waiter elsewhere; /* likewise, of some of the other domains */
 	/*
@@ -235,11 +236,12 @@ struct pcpu {
 	 */
 	u64 vcpus_vtime_ns;
 	u64 vms_vtime_ns;
-	u32 occupant;	 /* enum occupant */
-	u32 sweep_count; /* queued tasks to look at that may be starving */
-	u32 look_count;	 /* queued tasks that were looked at in one queue */
-	u32 look_cursor; /* the domain that it looked into last though it had a task to run */
-	u32 vm;		 /* slot + 1 of the VM whose vCPU runs, or ran last */
+	u32 occupant;	   /* enum occupant */
+	u32 sweep_count;   /* queued tasks to look at that may be starving */
+	u32 look_count;	   /* queued tasks that were looked at in one queue */
+	u32 look_cursor;   /* the domain that it looked into last though it had a task to run */
+	u32 others_cursor; /* the same, for host tasks */
+	u32 vm;		   /* slot + 1 of the VM whose vCPU runs, or ran last */
 	/* The pCPU that serves a starving task. Not in a register, for a fault of 6.18's verifier. */
 	u32 swept_to;
 };

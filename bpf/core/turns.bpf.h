@@ -358,7 +358,7 @@ static __always_inline void dispatch_normal(s32 cpu, struct pcpu *pcpu, struct t
 	sweep_queues(cpu);
 	if (goes_before_all(cpu, pcpu, prev, &owed))
 		return;
-	if (take_other_of(domain_of(cpu), look))
+	if (look && (take_other_further_behind(cpu) || take_other_of(domain_of(cpu), look)))
 		return;
 	if (goes_before_boosted(cpu, pcpu, prev, owed) || take_boosted(cpu, 0))
 		return;

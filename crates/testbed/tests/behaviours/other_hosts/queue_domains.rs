@@ -60,21 +60,34 @@ fn shares_hold_and_no_pcpu_idles_under_the_scheduler_coordinated_too() {
     });
 }
 
+/// How long processes have run, in ticks.
+fn ran(host: &Host, pids: &[String]) -> Vec<u64> {
+    let text = run(host, &format!("for p in {}; do cut -d' ' -f14,15 /proc/$p/stat; done", pids.join(" ")));
+    let sum = |line: &str| line.split(' ').map(|ticks| ticks.parse::<u64>().expect("ticks")).sum();
+    text.lines().map(sum).collect()
+}
+
 /// Where nobody else fetched them the VM had 0.70, with half of that cache's pCPUs and all of the other's.
 #[test]
 fn host_tasks_of_one_cache_run_on_the_other_too() {
+    const TASKS: u32 = 12;
     let row = &TASKS_BESIDE_A_VM;
     on_host_of_two_caches(&[guest(row, "a").bare()], |host, _| {
         let scheduler = start_scheduler(host, "--micro-cpus 0 --stats 1 --no-guest-memory");
-        let count = row.party("tasks").threads();
-        let (tasks, pids): (Vec<Process>, Vec<String>) = (0..count).map(|_| spinning(host, 0x3)).unzip();
+        let (tasks, pids): (Vec<Process>, Vec<String>) = (0..TASKS).map(|_| spinning(host, 0x3)).unzip();
         pids.iter().for_each(|pid| drop(run(host, &format!("taskset -p f {pid}"))));
         let is_of_both = |part: f64| is_share(row, "a")(part) && part < 0.62;
+        let before = ran(host, &pids);
         let part = vms_part(&scheduler, seconds(6, 30), is_of_both);
+        let had: Vec<u64> =
+            ran(host, &pids).iter().zip(before).map(|(after, before)| after - before).collect();
+        println!("ticks of each task: {had:?}");
         tasks.iter().for_each(|task| task.signal(libc::SIGKILL).expect("signal"));
         stop_scheduler(host, &scheduler);
         assert_share(row, "a", part);
         assert!(is_of_both(part), "the other cache's pCPUs fetch none: {part}");
+        let [least, most] = [had.iter().min(), had.iter().max()].map(|ticks| *ticks.expect("tasks"));
+        assert!(most < 2 * least, "they fetch a few only: {had:?}");
     });
 }
 
