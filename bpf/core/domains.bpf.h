@@ -259,13 +259,15 @@ __noinline u64 clock_of_first_other(u32 domain, s32 cpu)
 
 /*
  * Once a slice, before those of its own domain: the first host task of another domain comes, all of them in
- * turn, if it is more than a slice further behind. Else tasks of a domain where many wait, as those of a
+ * turn, if the policy lets it, as a vCPU would. Else tasks of a domain where many wait, as those of a
  * build do where that began, would have less for ever.
  */
 __noinline int take_other_further_behind(s32 cpu)
 {
-	u64 now = bpf_ktime_get_ns(), first_ns, own_ns;
+	struct elsewhere_observation seen = {.own_weight = vcpu_weight(WEIGHT_DEFAULT, 1)};
+	struct fair_share_config share = config.fair_share;
 	struct pcpu *pcpu = pcpu_of(cpu);
+	u64 now = bpf_ktime_get_ns();
 	u32 domain;
 
 	if (!pcpu || config.domain_count <= 1 || now - pcpu->others_looked_at_ns < config.others_slice_ns)
@@ -273,10 +275,12 @@ __noinline int take_other_further_behind(s32 cpu)
 	pcpu->others_looked_at_ns = now;
 	domain = next_domain_to_look_at(config.domain_count, domain_of(cpu), pcpu->others_cursor);
 	pcpu->others_cursor = domain;
-	first_ns = clock_of_first_other(domain, cpu);
-	own_ns = first_ns ? clock_of_first_other(domain_of(cpu), cpu) : 0;
-	if (!first_ns || (own_ns && !vtime_before(first_ns + config.others_slice_ns, own_ns)) ||
-	    !dsq_move_to_local(DSQ_OTHERS + domain))
+	seen.first_vtime_ns = clock_of_first_other(domain, cpu);
+	if (!seen.first_vtime_ns)
+		return false;
+	seen.own_vtime_ns = clock_of_first_other(domain_of(cpu), cpu);
+	seen.has_own = seen.own_vtime_ns != 0;
+	if (!decide_on_elsewhere(&share, &seen) || !dsq_move_to_local(DSQ_OTHERS + domain))
 		return false;
 	COUNT(host_stats.taken_by_balance);
 	return true;
@@ -324,10 +328,6 @@ __noinline int take_further_behind(s32 cpu, u32 look, u64 own_vtime_ns, u64 own_
 			break;
 		pcpu->look_cursor =
 		    next_domain_to_look_at(config.domain_count, domain_of(cpu), pcpu->look_cursor);
-		if (take_other_of(pcpu->look_cursor, look)) {
-			COUNT(host_stats.taken_by_balance);
-			return true;
-		}
 		look_at(DSQ_BOOSTED + pcpu->look_cursor, cpu, look | LOOK_ELSEWHERE);
 		look_at(DSQ_VCPUS + pcpu->look_cursor, cpu, look | LOOK_ELSEWHERE);
 	}

@@ -102,7 +102,7 @@ figures! {
     LONGEST_WAIT = "longest_wait", Histogram, Nanoseconds, ["vm"],
         "Longest wait of a VM's vCPU for a pCPU in each second.";
     LONGEST_WAIT_LATELY = "longest_wait_lately", Gauge, Nanoseconds, ["vm"],
-        "Longest wait of a VM's vCPU for a pCPU of those that weren't over a minute ago; 0 if none was of 1 ms.";
+        "Longest wait of a VM's vCPU for a pCPU in the last minute; 0 if none was of 1 ms.";
     WAIT_BOUND = "wait_bound", Gauge, Nanoseconds, ["vm"],
         "How long vCPUs of a VM may wait for a pCPU now: longer than was asked for where so many can't have that.";
     LATE_WAITS = "late_waits", Counter, Count, ["vm"],

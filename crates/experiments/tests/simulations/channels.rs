@@ -178,7 +178,8 @@ fn packets_wait_for_a_worker_that_shares_its_pcpu() {
 #[test]
 fn a_worker_may_take_more_packets_at_once_than_wait() {
     let one = "{ receive = \"tap\" }, { compute = \"20 us\" }, { send = \"ring\" }";
-    let batch = "{ repeat = 8, body = [{ receive = \"tap\" }, { compute = \"20 us\" }] }, { repeat = 8, body = [{ send = \"ring\" }] }";
+    let batch = "{ repeat = 8, body = [{ receive = \"tap\" }, { compute = \"20 us\" }] }, \
+                 { repeat = 8, body = [{ send = \"ring\" }] }";
     let text = carried(20, 0).replace(one, batch).replace("capacity = 500", "capacity = 4");
     assert!(text.contains("repeat = 8"));
     let all = done(&run(&text, "eevdf"), 0);

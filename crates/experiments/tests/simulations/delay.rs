@@ -15,7 +15,8 @@ fn scenario(program: &str, kernel: &str) -> String {
 /// Likewise, of so many; with one nobody waits for a lock.
 fn of_pcpus(pcpus: usize, program: &str, kernel: &str) -> String {
     format!(
-        "warmup = \"100 ms\"\nduration = \"3 s\"\nhost = {{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = {pcpus}, smt_threads = {pcpus} }}\n\
+        "warmup = \"100 ms\"\nduration = \"3 s\"\n\
+         host = {{ extends = \"xeon-e5645\", pcpus = {pcpus}, llc_pcpus = {pcpus}, smt_threads = {pcpus} }}\n\
          [[vm]]\nname = \"target\"\nvcpus = {pcpus}\nkernel = {{ extends = \"linux-4.4\"{kernel} }}\n\
          workloads = [{{ name = \"program\", threads = \"per vcpu\", program = [{program}, {{ progress = 1 }}] }}]\n\
          [[vm]]\nname = \"other\"\nvcpus = {pcpus}\nkernel = \"linux-4.4\"\nworkloads = [{{ use = \"lookbusy\", threads = \"per vcpu\" }}]\n"
