@@ -77,8 +77,13 @@ fn to_text(survey: &Survey) -> String {
     }
     text.push('\n');
     for mode in Mode::ALL {
-        let verdict = survey.refusal(mode).unwrap_or("can work here");
-        text.push_str(&format!("microslice {}: {verdict}\n", mode.command()));
+        let mut refusals = survey.refusals(mode).peekable();
+        if refusals.peek().is_none() {
+            text.push_str(&format!("microslice {}: can work here\n", mode.command()));
+        }
+        for refusal in refusals {
+            text.push_str(&format!("microslice {}: {refusal}\n", mode.command()));
+        }
     }
     text
 }

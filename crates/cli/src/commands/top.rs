@@ -28,7 +28,9 @@ const LOOK: Duration = Duration::from_millis(100);
   microslice top --json                              what is known now, as one JSON object of counters
 
 Keys: up and down, Enter (vCPUs), s and r (sort), / (filter), space (pause), h (help), q. It loads nothing, and needs no right but to open the
-socket: `microslice observe --metrics-listen` makes one on hosts that run no scheduler of ours.")]
+socket: `microslice observe --metrics-listen` makes one on hosts that run no scheduler of ours.
+Longest waits, and who ran meanwhile, are `observe`'s. Beside `run` it needs a socket of its own:
+observe --metrics-listen unix:/run/microslice/observe.sock, and top --connect with the same address.")]
 pub struct Top {
     /// Where `run` or `observe` listens: unix:/PATH or IP:PORT
     #[arg(long, value_name = "ADDRESS", default_value = Address::DEFAULT)]

@@ -143,10 +143,15 @@ impl Survey {
         Self { rows, hints }
     }
 
-    /// Returns the line with which `mode` would refuse this host.
+    /// Returns the line with which `mode` would refuse this host: the first of all.
     pub fn refusal(&self, mode: Mode) -> Option<&str> {
-        let mut lines = self.rows.iter().flat_map(|row| &row.refused);
-        lines.find_map(|(refused, line)| (*refused == mode).then_some(line.as_str()))
+        self.refusals(mode).next()
+    }
+
+    /// Returns all reasons why `mode` can't work here.
+    pub fn refusals(&self, mode: Mode) -> impl Iterator<Item = &str> {
+        let lines = self.rows.iter().flat_map(|row| &row.refused);
+        lines.filter(move |(refused, _)| *refused == mode).map(|(_, line)| line.as_str())
     }
 }
 
@@ -245,6 +250,7 @@ mod tests {
             vec![Row::new("fine", ""), refuse("a", Mode::Run, "first"), refuse("b", Mode::Run, "second")];
         let survey = Survey { rows, hints: Vec::new() };
         assert_eq!(survey.refusal(Mode::Run), Some("first"));
+        assert!(survey.refusals(Mode::Run).eq(["first", "second"]));
         assert_eq!(survey.refusal(Mode::Observe), None);
     }
 }
