@@ -271,7 +271,7 @@ static __always_inline u64 begin_limited_turn(struct task_struct *p, struct task
 	if (!tctx->limit.goes_on)
 		tctx->limit.goes_on = vtime_before(bpf_ktime_get_ns(), tctx->limit.rests_until_ns) &&
 				      goes_on_in_kernel(p, tctx);
-	/* After a rest in the kernel its turn is of the usual length there: what wasn't paid for is a debt. */
+	/* After a rest in the kernel its turn is as long as usual there: what wasn't paid for is a debt. */
 	if (tctx->limit.goes_on && !is_rcu_reader(p))
 		tctx->limit.allowed_ns = limit_turn_in_kernel(
 		    tctx->limit.rested_in_kernel ? LIMIT_TURN_IN_KERNEL_MAX_NS : tctx->limit.paid_ns,

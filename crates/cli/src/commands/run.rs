@@ -137,7 +137,8 @@ pub struct Run {
     #[arg(long, value_name = "US")]
     slice_us: Option<u64>,
     /// microslice, coordinated: which pCPUs share queues, of vCPUs and of host tasks: `pcpu` (none), `llc`
-    /// (those of a last-level cache) or `host` (all) [default: llc; host where the host doesn't show its caches]
+    /// (those of a last-level cache) or `host` (all)
+    /// [default: llc; host where the host doesn't show its caches]
     #[arg(long, value_name = "pcpu|llc|host", value_parser = domains::named)]
     queue_domain: Option<QueueDomain>,
     /// `paper`: none of the rules that the paper doesn't have, which docs/explanation/differences.md lists
