@@ -27,7 +27,6 @@
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
-#include <linux/kvm_para.h>
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/sched.h>
@@ -37,46 +36,7 @@
 #include <linux/string.h>
 
 #include "../hints/microslice_hints.h"
-#include "access.h"
-#define LOCK_PAUSE() cpu_relax()
-#define LOCK_BEGIN_WAIT() begin_wait()
-#define LOCK_END_WAIT(before) local_irq_restore(before)
-#define LOCK_HALT(before) halt_until_kicked(before)
-#define LOCK_KICK(cpu) kick(cpu)
-#define LOCK_NOW_NS() ktime_get_mono_fast_ns()
-#define LOCK_YIELD(cpu) yield_to_cpu(cpu)
-
-static unsigned long begin_wait(void)
-{
-	unsigned long flags;
-
-	local_irq_save(flags);
-	return flags;
-}
-
-/*
- * KVM remembers a kick that comes before the halt. Nothing else wakes a waiter with interrupts off.
- * Interrupts wake others, too, which STI lets in no earlier than HLT.
- */
-static void halt_until_kicked(unsigned long flags)
-{
-	if (raw_irqs_disabled_flags(flags))
-		asm volatile("hlt" ::: "memory");
-	else
-		asm volatile("sti; hlt; cli" ::: "memory");
-}
-
-static void kick(u32 cpu)
-{
-	kvm_hypercall2(KVM_HC_KICK_CPU, 0, per_cpu(x86_cpu_to_apicid, cpu));
-}
-
-/* KVM's directed yield, if that vCPU is preempted. */
-static void yield_to_cpu(u32 cpu)
-{
-	kvm_hypercall1(KVM_HC_SCHED_YIELD, per_cpu(x86_cpu_to_apicid, cpu));
-}
-
+#include "kvm_waits.h"
 #include "pv_ticket.h"
 #include "yield_lock.h"
 
@@ -380,22 +340,6 @@ static int read_word(char *word)
 	}
 	return refuse(name, "no such word; kind irqs seconds cpus spin spin-max queue-wait wake-ahead "
 			    "yield-spin hint hold gap");
-}
-
-/*
- * Leaf 0x40000000 names the hypervisor, the next has KVM's features; other hypervisors' leaves may come
- * before KVM's.
- */
-static bool host_has(u32 feature)
-{
-	u32 base, highest, signature[3];
-
-	for (base = 0x40000000; base < 0x40010000; base += 0x100) {
-		cpuid(base, &highest, &signature[0], &signature[1], &signature[2]);
-		if (!memcmp("KVMKVMKVM\0\0\0", signature, sizeof(signature)))
-			return cpuid_eax(base + 1) & (1u << feature);
-	}
-	return false;
 }
 
 static int set_run(const char *text, const struct kernel_param *param)

@@ -5,11 +5,13 @@
  *
  *   interleavings KIND THREADS ROUNDS PREEMPTIONS
  *
- * Each thread takes the lock ROUNDS times. Threads are coroutines that stop before each access, halt and
- * kick; what follows is tried for each of them in turn (as CHESS does: a switch away from a thread that could
- * go on is a preemption, others are free). Accesses happen one after the other: what a processor may do
- * besides, x86's store buffers, isn't tried. There every exchange empties them, and a waiter makes two
- * between its last store and its last look.
+ * Each thread takes the lock ROUNDS times. For `line` (lock_line.h) there are two spinlocks, taken by turns,
+ * whose lines get in each other's way. A third thread waits as the kernel has it.
+ *
+ * Threads are coroutines that stop before each access, halt and kick; what follows is tried for each of them
+ * in turn (as CHESS does: a switch away from a thread that could go on is a preemption, others are free).
+ * Accesses happen one after the other: what a processor may do besides, x86's store buffers, isn't tried.
+ * There every exchange empties them, and a waiter makes two between its last store and its last look.
  *
  * Prints one line of JSON. Ends with 1 and the order of the steps if two hold the lock at once, or one
  * overtakes. So it does if all that are left have halted (a lost kick), or if the order takes too long to be
@@ -27,7 +29,20 @@ typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
+struct qspinlock {
+	union {
+		u32 val;
+		struct {
+			uint8_t locked, pending;
+		};
+		u16 locked_pending;
+	};
+};
+
+static int changed; /* memory, by the last step */
+
 static void step(void);
+static void spin(void);
 static void halt(void);
 static void kick(u32 cpu);
 
@@ -36,17 +51,22 @@ static void kick(u32 cpu);
 		step();                                                                                      \
 		expression;                                                                                  \
 	})
+#define CHANGE(expression) STEP((changed = 1, expression))
 #define LOCK_LOAD(p) STEP(*(p))
-#define LOCK_STORE(p, value) STEP(*(p) = (value))
-#define LOCK_FETCH_ADD(p, value) STEP(__atomic_fetch_add(p, value, __ATOMIC_RELAXED))
-#define LOCK_FETCH_OR(p, value) STEP(__atomic_fetch_or(p, value, __ATOMIC_RELAXED))
-#define LOCK_FETCH_AND(p, value) STEP(__atomic_fetch_and(p, value, __ATOMIC_RELAXED))
-#define LOCK_COMPARE_SWAP(p, old, new) STEP(*(p) == (old) ? (*(p) = (new), 1) : 0)
+#define LOCK_STORE(p, value) CHANGE(*(p) = (value))
+#define LOCK_FETCH_ADD(p, value) CHANGE(__atomic_fetch_add(p, value, __ATOMIC_RELAXED))
+#define LOCK_FETCH_OR(p, value) CHANGE(__atomic_fetch_or(p, value, __ATOMIC_RELAXED))
+#define LOCK_FETCH_AND(p, value) CHANGE(__atomic_fetch_and(p, value, __ATOMIC_RELAXED))
+#define LOCK_COMPARE_SWAP(p, old, new) STEP(*(p) == (old) ? (*(p) = (new), changed = 1) : 0)
 #define LOCK_PAUSE() ((void)0)
+#define LOCK_SPIN() spin()
 #define LOCK_BEGIN_WAIT() 0
 #define LOCK_END_WAIT(before) ((void)(before))
 #define LOCK_HALT(before) ((void)(before), halt())
 #define LOCK_KICK(cpu) kick(cpu)
+#define LINES_BITS 1
+#define LINE_PROBES 1
+#include "../locks/lock_line.h"
 #include "../locks/pv_ticket.h"
 
 #define THREADS_MAX 4
@@ -54,22 +74,27 @@ static void kick(u32 cpu);
 #define STACK_BYTES 65536
 #define TRACE_END 48 /* steps that are printed */
 
-static const char *const kinds[PV_TICKET_KINDS] = {"pv-ticket", "oticket", "iticket"};
+enum { LINE = PV_TICKET_KINDS, KINDS };
+static const char *const kinds[KINDS] = {"pv-ticket", "oticket", "iticket", "line"};
+static int kind_tried = -1;
 
 /* A waiter looks once, then halts; the next two are kicked by an oticket lock. */
 static struct pv_ticket_rules rules = {.queue_wait = 3, .wake_ahead = 2, .spin = 1, .spin_max = 2};
 static struct pv_ticket_lock lock;
 static struct pv_ticket_cpus cpus;
+#define WORDS 2
+static struct qspinlock words[WORDS];
+static struct lock_line lines[LINES];
 
 static struct thread {
 	ucontext_t context;
 	char stack[STACK_BYTES];
-	int done, halted, kicked;
+	int done, halted, kicked, spins;
 } threads[THREADS_MAX];
 static u32 thread_count, rounds, preemptions_max, running;
 static ucontext_t explorer;
 
-static u32 holders;
+static u32 holders[WORDS];
 static u16 next_ticket;
 static const char *broken;
 
@@ -83,6 +108,13 @@ static u16 trace[STEPS_MAX];
 static void step(void)
 {
 	swapcontext(&threads[running].context, &explorer);
+}
+
+/* Until another thread has changed something: that isn't a preemption. */
+static void spin(void)
+{
+	threads[running].spins = 1;
+	step();
 }
 
 static void halt(void)
@@ -102,21 +134,54 @@ static void kick(u32 cpu)
 	threads[cpu].halted = 0;
 }
 
+static void hold(u32 word)
+{
+	if (holders[word]++)
+		broken = "two hold the lock";
+	step();
+	holders[word]--;
+}
+
+/* As the kernel's waiters take a lock that is free, and that nobody is the first to wait for. */
+static void take_as_kernel(struct qspinlock *word)
+{
+	while (!LOCK_COMPARE_SWAP(&word->locked_pending, 0, WORD_LOCKED))
+		spin();
+}
+
+static void take_word(u32 self, u32 round)
+{
+	struct qspinlock *word = &words[round % WORDS];
+
+	if (self == 2)
+		take_as_kernel(word);
+	else if (!LOCK_COMPARE_SWAP(&word->val, 0, WORD_LOCKED) &&
+		 !line_lock(&rules, lines, &cpus, self, word))
+		take_as_kernel(word);
+	hold(round % WORDS);
+	LOCK_STORE(&word->locked, 0);
+}
+
+static void take_ticket(u32 self)
+{
+	u16 ticket = pv_ticket_lock(&rules, &lock, &cpus, self);
+
+	if (ticket != next_ticket)
+		broken = "somebody overtook";
+	next_ticket = ticket + TICKET_STEP;
+	hold(0);
+	pv_ticket_unlock(&rules, &lock, &cpus, self);
+}
+
 static void run(void)
 {
 	u32 self = running;
-	u16 ticket;
 
 	for (u32 round = 0; round < rounds; round++) {
-		ticket = pv_ticket_lock(&rules, &lock, &cpus, self);
-		if (holders++)
-			broken = "two hold the lock";
-		if (ticket != next_ticket)
-			broken = "somebody overtook";
-		next_ticket = ticket + TICKET_STEP;
-		step();
-		holders--;
-		pv_ticket_unlock(&rules, &lock, &cpus, self);
+		if (kind_tried == LINE)
+			take_word(self, round);
+		else
+			take_ticket(self);
 	}
 	threads[self].done = 1;
 	for (;;)
@@ -129,11 +194,13 @@ static void begin(void)
 	memset(cpus.waiting, 0, sizeof(cpus.waiting));
 	memset(cpus.of, 0, sizeof(cpus.of[0]) * thread_count);
 	lock.head = lock.tail = next_ticket = (u16)-TICKET_STEP; /* it wraps around at once */
-	holders = 0;
+	memset(holders, 0, sizeof(holders));
+	memset(words, 0, sizeof(words));
+	memset(lines, 0, sizeof(lines));
 	for (u32 i = 0; i < thread_count; i++) {
 		struct thread *thread = &threads[i];
 
-		thread->done = thread->halted = thread->kicked = 0;
+		thread->done = thread->halted = thread->kicked = thread->spins = 0;
 		getcontext(&thread->context);
 		thread->context.uc_stack.ss_sp = thread->stack;
 		thread->context.uc_stack.ss_size = STACK_BYTES;
@@ -143,7 +210,7 @@ static void begin(void)
 
 static int can_run(u32 thread)
 {
-	return !threads[thread].done && !threads[thread].halted;
+	return !threads[thread].done && !threads[thread].halted && !threads[thread].spins;
 }
 
 /* The tasks that can go on, the running one first. */
@@ -160,6 +227,13 @@ static u32 candidates(u32 *of)
 	return count;
 }
 
+/* All that are left have looked, maybe before the last change: they look again, or halt for good. */
+static void end_spins(void)
+{
+	for (u32 i = 0; i < thread_count; i++)
+		threads[i].spins = 0;
+}
+
 /* Repeats the path's choices, then always the first; says what is broken, if something is. */
 static const char *try_path(u32 known)
 {
@@ -173,6 +247,10 @@ static const char *try_path(u32 known)
 		u32 goes_on = can_run(running);
 
 		count = candidates(of);
+		if (!count) {
+			end_spins();
+			count = candidates(of);
+		}
 		if (!count)
 			break;
 		if (path_length >= known) {
@@ -182,7 +260,10 @@ static const char *try_path(u32 known)
 		preemptions += goes_on && choice->choice;
 		running = of[choice->choice];
 		trace[path_length] = running;
+		changed = 0;
 		swapcontext(&explorer, &threads[running].context);
+		for (u32 i = 0; changed && i < thread_count; i++)
+			threads[i].spins &= i == running;
 		if (broken)
 			return broken;
 	}
@@ -191,6 +272,9 @@ static const char *try_path(u32 known)
 	for (u32 i = 0; i < thread_count; i++)
 		if (!threads[i].done)
 			return "all who are left have halted";
+	for (u32 i = 0; i < LINES; i++)
+		if (lines[i].lock_and_waiters)
+			return "a line stays";
 	return NULL;
 }
 
@@ -213,18 +297,20 @@ int main(int argc, char **argv)
 	u64 paths = 0;
 	u32 known = 0;
 
-	for (int kind = 0; argc == 5 && kind < PV_TICKET_KINDS; kind++)
-		rules.kind = strcmp(kinds[kind], argv[1]) ? rules.kind : (enum pv_ticket_kind)kind;
+	for (int kind = 0; argc == 5 && kind < KINDS; kind++)
+		kind_tried = strcmp(kinds[kind], argv[1]) ? kind_tried : kind;
+	rules.kind = kind_tried < LINE ? (enum pv_ticket_kind)kind_tried : PV_OTICKET;
 	if (argc == 5) {
 		thread_count = atoi(argv[2]);
 		rounds = atoi(argv[3]);
 		preemptions_max = atoi(argv[4]);
 	}
-	if (thread_count < 1 || thread_count > THREADS_MAX || !rounds || strcmp(kinds[rules.kind], argv[1])) {
-		fprintf(stderr,
-			"usage: interleavings pv-ticket|oticket|iticket THREADS ROUNDS PREEMPTIONS   (1 to "
-			"%d threads)\n",
-			THREADS_MAX);
+	if (thread_count < 1 || thread_count > THREADS_MAX || !rounds || kind_tried < 0) {
+		fprintf(
+		    stderr,
+		    "usage: interleavings pv-ticket|oticket|iticket|line THREADS ROUNDS PREEMPTIONS   (1 to "
+		    "%d threads)\n",
+		    THREADS_MAX);
 		return 2;
 	}
 	do {

@@ -22,26 +22,38 @@ typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
+struct qspinlock {
+	union {
+		u32 val;
+		struct {
+			uint8_t locked, pending;
+		};
+		u16 locked_pending;
+	};
+};
+
 static void halt(void);
 static void kick(u32 cpu);
 static u64 now_ns(void);
 
 #include "../locks/access.h"
 #define LOCK_PAUSE() __builtin_ia32_pause()
+#define LOCK_SPIN() sched_yield()
 #define LOCK_BEGIN_WAIT() 0
 #define LOCK_END_WAIT(before) ((void)(before))
 #define LOCK_HALT(before) ((void)(before), halt())
 #define LOCK_KICK(cpu) kick(cpu)
 #define LOCK_NOW_NS() now_ns()
 #define LOCK_YIELD(cpu) ((void)(cpu), sched_yield())
+#include "../locks/lock_line.h"
 #include "../locks/pv_ticket.h"
 #include "../locks/yield_lock.h"
 
 #define THREADS_MAX 64
 #define STALL_SECONDS 10
 
-enum { YIELD = PV_TICKET_KINDS, SPIN_YIELD, KINDS };
-static const char *const kinds[KINDS] = {"pv-ticket", "oticket", "iticket", "yield", "spin-yield"};
+enum { YIELD = PV_TICKET_KINDS, SPIN_YIELD, LINE, KINDS };
+static const char *const kinds[KINDS] = {"pv-ticket", "oticket", "iticket", "yield", "spin-yield", "line"};
 static int kind_wanted;
 
 /* A kick that comes before the halt ends that at once, as KVM's does. */
@@ -55,6 +67,8 @@ static struct {
 static struct pv_ticket_rules rules = {.queue_wait = 3, .wake_ahead = 2, .spin = 4, .spin_max = 64};
 static struct pv_ticket_lock lock;
 static struct yield_lock yielding_lock;
+static struct qspinlock word;
+static struct lock_line lines[LINES];
 static struct pv_ticket_cpus cpus;
 static __thread u32 this_cpu;
 static int ended;
@@ -112,6 +126,36 @@ static void hold(u32 *random, u16 ticket)
 	__atomic_store_n(&held, held + 1, __ATOMIC_RELAXED);
 }
 
+/* Every third waits as the kernel has it, for a lock that is free and that nobody is the first to want. */
+static void take_word(void)
+{
+	if (LOCK_COMPARE_SWAP(&word.val, 0, WORD_LOCKED))
+		return;
+	if (this_cpu % 3 == 2 || !line_lock(&rules, lines, &cpus, this_cpu, &word))
+		while (!LOCK_COMPARE_SWAP(&word.locked_pending, 0, WORD_LOCKED))
+			LOCK_SPIN();
+}
+
+static void hold_once(u32 *random)
+{
+	if (kind_wanted < PV_TICKET_KINDS) {
+		hold(random, pv_ticket_lock(&rules, &lock, &cpus, this_cpu));
+		pv_ticket_unlock(&rules, &lock, &cpus, this_cpu);
+		return;
+	}
+	/* Nobody has a place in line, or nobody knows it. */
+	if (kind_wanted == LINE) {
+		take_word();
+		hold(random, next_ticket);
+		LOCK_STORE(&word.locked, 0);
+		return;
+	}
+	yield_lock(&yielding_lock, &cpus.of[this_cpu], this_cpu,
+		   kind_wanted == SPIN_YIELD ? YIELD_SPIN_NS : 0);
+	hold(random, next_ticket);
+	yield_unlock(&yielding_lock);
+}
+
 static void *run(void *argument)
 {
 	u32 random;
@@ -119,16 +163,7 @@ static void *run(void *argument)
 	this_cpu = (uintptr_t)argument;
 	random = 2654435769u * (this_cpu + 1) ^ next_ticket;
 	while (!__atomic_load_n(&ended, __ATOMIC_RELAXED)) {
-		if (kind_wanted < PV_TICKET_KINDS) {
-			hold(&random, pv_ticket_lock(&rules, &lock, &cpus, this_cpu));
-			pv_ticket_unlock(&rules, &lock, &cpus, this_cpu);
-		} else {
-			/* Nobody has a place in line. */
-			yield_lock(&yielding_lock, &cpus.of[this_cpu], this_cpu,
-				   kind_wanted == SPIN_YIELD ? YIELD_SPIN_NS : 0);
-			hold(&random, next_ticket);
-			yield_unlock(&yielding_lock);
-		}
+		hold_once(&random);
 		for (volatile u32 left = random_below(&random, 100); left; left--)
 			;
 	}
@@ -172,12 +207,13 @@ int main(int argc, char **argv)
 
 	for (int kind = 0; argc > 3 && kind < KINDS; kind++)
 		kind_wanted = strcmp(kinds[kind], argv[1]) ? kind_wanted : kind;
-	rules.kind = kind_wanted < PV_TICKET_KINDS ? (enum pv_ticket_kind)kind_wanted : PV_TICKET;
+	rules.kind = kind_wanted < PV_TICKET_KINDS ? (enum pv_ticket_kind)kind_wanted : PV_OTICKET;
 	if (argc < 4 || threads < 1 || threads > THREADS_MAX || strcmp(kinds[kind_wanted], argv[1])) {
-		fprintf(stderr,
-			"usage: torture pv-ticket|oticket|iticket|yield|spin-yield THREADS SECONDS [SEED]   "
-			"(1 to %d threads)\n",
-			THREADS_MAX);
+		fprintf(
+		    stderr,
+		    "usage: torture pv-ticket|oticket|iticket|yield|spin-yield|line THREADS SECONDS [SEED]   "
+		    "(1 to %d threads)\n",
+		    THREADS_MAX);
 		return 2;
 	}
 	/* Tickets wrap around soon after the start. */

@@ -309,20 +309,21 @@ static void compile(long number)
 	_exit(0);
 }
 
+int build_once(long number)
+{
+	pid_t child = fork();
+	int status = 1;
+
+	if (!child)
+		compile(number);
+	return child > 0 && waitpid(child, &status, 0) == child && !status;
+}
+
 static void builder(long number)
 {
-	for (;;) {
-		pid_t child = fork();
-		int status = 1;
-
-		if (!child)
-			compile(number);
-		if (child < 0 || waitpid(child, &status, 0) != child || status) {
-			report("{\"error\":\"a process to build with\"}");
-			return;
-		}
+	while (build_once(number))
 		count_work(WORKER, 1);
-	}
+	report("{\"error\":\"a process to build with\"}");
 }
 
 void load_build(int count)

@@ -22,6 +22,8 @@ void compute(uint64_t iterations);
  */
 void unmap_once(void);
 void lock_once(void);
+/* Forks a process that touches memory and writes a file, and waits for it; 0 if it couldn't. */
+int build_once(long number);
 
 /* `count` threads that only compute, one per vCPU. */
 void load_hog(int count);
@@ -64,6 +66,11 @@ void load_pingpong(int count);
  */
 void load_torture(int seconds);
 void load_locks(int seconds);
+/*
+ * The kernel's own spinlocks with microslice_spinlocks and without, by turns of so many seconds. Meanwhile
+ * vCPUs make files, build, take futexes' locks, and torture one lock.
+ */
+void load_spinlocks(int seconds);
 /* `count` threads that only compute, on whatever vCPU the kernel likes; how many are on each is reported. */
 void load_crowd(int count);
 /* Time balloons (guest/balloon), from when the host has taken `seconds` of the first vCPU's time on. */

@@ -4,9 +4,9 @@
  *
  * What to do comes on the kernel's command line, which hands unknown words to init as environment:
  *   WORKLOAD=load[:count],…   hog dozer sleeper shootdown storm lock wake worker build collector pingpong
- *                             heartbeat kallsyms counts torture locks crowd balloons costs, or `mix` (default
- *                             count: a thread per vCPU; one for wake and pingpong; ten for crowd; seconds of
- *                             torture and locks)
+ *                             heartbeat kallsyms counts torture locks spinlocks crowd balloons costs, or
+ *                             `mix` (default count: a thread per vCPU; one for wake and pingpong; ten for
+ *                             crowd; seconds of torture, locks and spinlocks)
  *   NETWORK=10.77.1           the first three numbers of its network: the host is .1, the guest .2
  *   WINDOW_MS=1000            length of a reporting window, in guest time
  * Everything it measures it prints as JSON lines on its virtio port: {"ready"}, {"heartbeat"}, {"window"},
@@ -130,6 +130,7 @@ static const struct {
     {"counts", print_counts, 1, 0},
     {"torture", load_torture, 5, 0},
     {"locks", load_locks, 5, 0},
+    {"spinlocks", load_spinlocks, 5, 0},
     {"crowd", load_crowd, 10, 0},
     {"balloons", load_balloons, 1, 0},
     {"costs", load_costs, 0, 0},

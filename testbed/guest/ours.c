@@ -18,7 +18,7 @@
 #define RUN_LOCKS "/sys/module/microslice_locks/parameters/run"
 
 /* 0, or why the kernel refused it. */
-static int load_our_module(const char *name)
+static int load_our_module(const char *name, const char *parameters)
 {
 	char path[64];
 	int fd, error;
@@ -26,7 +26,7 @@ static int load_our_module(const char *name)
 	snprintf(path, sizeof(path), "/ours/%s.ko", name);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	leave_guest_once();
-	error = fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST) ? errno : 0;
+	error = fd < 0 || (syscall(SYS_finit_module, fd, parameters, 0) && errno != EEXIST) ? errno : 0;
 	close(fd);
 	return error;
 }
@@ -58,7 +58,7 @@ static void run_locks(const char *name, const char *words, long seconds)
 
 static int have_module(const char *name, const char *module)
 {
-	int error = load_our_module(module);
+	int error = load_our_module(module, "");
 
 	if (error)
 		report("{\"%s\":\"\",\"error\":\"/ours/%s.ko: %s\"}", name, module,
@@ -130,6 +130,95 @@ static void read_line(const char *path, char *line, size_t size)
 	close(fd);
 }
 
+#define COUNTS "/sys/module/microslice_spinlocks/parameters/counts"
+#define FUTEX_LOCKS_PER_ROUND 16
+static uint64_t files, builds, futex_locks;
+
+/* All of them in one directory: names come, change and go. */
+static void make_files(long number)
+{
+	char one[32], other[32];
+
+	snprintf(one, sizeof(one), "/tmp/a-%ld", number);
+	snprintf(other, sizeof(other), "/tmp/b-%ld", number);
+	for (;;) {
+		close(open(one, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+		rename(one, other);
+		unlink(other);
+		__atomic_fetch_add(&files, 1, __ATOMIC_RELAXED);
+	}
+}
+
+static void build(long number)
+{
+	while (build_once(number))
+		__atomic_fetch_add(&builds, 1, __ATOMIC_RELAXED);
+	report("{\"error\":\"a process to build with\"}");
+}
+
+static void take_futex_lock(long argument)
+{
+	(void)argument;
+	for (;;) {
+		for (int i = 0; i < FUTEX_LOCKS_PER_ROUND; i++)
+			lock_once();
+		__atomic_fetch_add(&futex_locks, FUTEX_LOCKS_PER_ROUND, __ATOMIC_RELAXED);
+	}
+}
+
+static void torture_stock(long seconds)
+{
+	run_locks("torture", "kind=stock irqs=mixed hold=300 gap=3000", seconds);
+}
+
+/* What was done in so many seconds, with the module's counts if it is there. */
+static void watch_spinlocks(const char *phase, long seconds)
+{
+	uint64_t files_before = files, builds_before = builds, locks_before = futex_locks;
+	char counts[256];
+
+	sleep(seconds);
+	read_line(COUNTS, counts, sizeof(counts));
+	report("{\"spinlocks\":\"%s\",\"files\":%lu,\"builds\":%lu,\"futex_locks\":%lu,\"counts\":%s}", phase,
+	       files - files_before, builds - builds_before, futex_locks - locks_before,
+	       *counts ? counts : "null");
+}
+
+/* The kernel's own spinlocks with the module and without, by turns: it comes and goes under load. */
+static void spinlocks(long seconds)
+{
+	static const char *const phases[] = {
+	    "queue_wait=4 wake_ahead=3 spin=16 spin_max=64",
+	    "",
+	    "queue_wait=4 wake_ahead=3 spin=16 spin_max=64",
+	};
+	int error;
+
+	if (!have_module("spinlocks", "microslice_locks"))
+		return;
+	start_thread(torture_stock, (2 * sizeof(phases) / sizeof(phases[0]) + 1) * seconds, -1);
+	watch_spinlocks("out", seconds);
+	for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
+		error = load_our_module("microslice_spinlocks", phases[i]);
+		if (error)
+			report("{\"error\":\"microslice_spinlocks: %s\"}", strerror(error));
+		watch_spinlocks("in", seconds);
+		if (syscall(SYS_delete_module, "microslice_spinlocks", O_NONBLOCK))
+			report("{\"error\":\"microslice_spinlocks stays: %s\"}", strerror(errno));
+		watch_spinlocks("out", seconds);
+	}
+}
+
+void load_spinlocks(int seconds)
+{
+	void (*const loads[])(long) = {make_files, build, take_futex_lock};
+	int vcpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	for (int i = 0; i < vcpus; i++)
+		start_thread(loads[i % 3], i, i);
+	start_thread(spinlocks, seconds, -1);
+}
+
 static struct {
 	int vcpu;
 	uint64_t work;
@@ -194,7 +283,7 @@ static void balloons(long seconds)
 
 	while (stolen_s() < seconds)
 		usleep(100000);
-	error = load_our_module("microslice_balloon");
+	error = load_our_module("microslice_balloon", "");
 	if (error)
 		report("{\"error\":\"/ours/microslice_balloon.ko: %s\"}",
 		       error == ENOEXEC ? "it was built for another kernel" : strerror(error));

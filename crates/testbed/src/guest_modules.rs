@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const KERNELS: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.18-cloud"];
 
 /// What the modules are made of.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 13] = [
     ("Kbuild", include_str!("../../../guest/Kbuild")),
     ("balloon/balloons.h", include_str!("../../../guest/balloon/balloons.h")),
     ("balloon/microslice_balloon.c", include_str!("../../../guest/balloon/microslice_balloon.c")),
@@ -27,13 +27,17 @@ const SOURCES: [(&str, &str); 10] = [
     ("hints/microslice_hints.c", include_str!("../../../guest/hints/microslice_hints.c")),
     ("hints/microslice_hints.h", include_str!("../../../guest/hints/microslice_hints.h")),
     ("locks/access.h", include_str!("../../../guest/locks/access.h")),
+    ("locks/kvm_waits.h", include_str!("../../../guest/locks/kvm_waits.h")),
+    ("locks/lock_line.h", include_str!("../../../guest/locks/lock_line.h")),
     ("locks/microslice_locks.c", include_str!("../../../guest/locks/microslice_locks.c")),
+    ("locks/microslice_spinlocks.c", include_str!("../../../guest/locks/microslice_spinlocks.c")),
     ("locks/pv_ticket.h", include_str!("../../../guest/locks/pv_ticket.h")),
     ("locks/yield_lock.h", include_str!("../../../guest/locks/yield_lock.h")),
 ];
 
 /// The modules, by their names.
-const MODULES: [&str; 3] = ["microslice_balloon", "microslice_hints", "microslice_locks"];
+const MODULES: [&str; 4] =
+    ["microslice_balloon", "microslice_hints", "microslice_locks", "microslice_spinlocks"];
 
 /// This machine's compiler for kernels of a newer one: it has that flag by another name.
 const COMPILER: &str = "#!/bin/sh\n\

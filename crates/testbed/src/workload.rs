@@ -1,7 +1,7 @@
 //! What guests may be asked to run: the words of `testbed/guest/main.c`.
 
 /// A load each; `mix` stands for several.
-const LOADS: [&str; 20] = [
+const LOADS: [&str; 21] = [
     "hog",
     "dozer",
     "sleeper",
@@ -18,6 +18,7 @@ const LOADS: [&str; 20] = [
     "counts",
     "torture",
     "locks",
+    "spinlocks",
     "crowd",
     "balloons",
     "costs",
@@ -29,7 +30,7 @@ const BYTES_MAX: usize = 200;
 
 /// Whether it needs our modules in the guest.
 pub fn needs_modules(workload: &str) -> bool {
-    let of_modules = ["torture", "locks", "balloons"];
+    let of_modules = ["torture", "locks", "spinlocks", "balloons"];
     workload.split(',').any(|word| of_modules.contains(&word.split(':').next().unwrap_or(word)))
 }
 

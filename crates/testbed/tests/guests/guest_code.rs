@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const KINDS: [&str; 3] = ["pv-ticket", "oticket", "iticket"];
+/// The kernel's own spinlock, waited for in line.
+const LINE: &str = "line";
 /// Without an order.
 const YIELDING: [&str; 2] = ["yield", "spin-yield"];
 
@@ -19,6 +21,7 @@ fn build(program: &str, mutate: impl Fn(String) -> String) -> (tempfile::TempDir
     for file in [
         "balloon/balloons.h",
         "locks/access.h",
+        "locks/lock_line.h",
         "locks/pv_ticket.h",
         "locks/yield_lock.h",
         &format!("tests/{program}.c"),
@@ -26,11 +29,7 @@ fn build(program: &str, mutate: impl Fn(String) -> String) -> (tempfile::TempDir
         let text = std::fs::read_to_string(guest().join(file)).expect(file);
         let to = scratch.path().join(file);
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("folder");
-        std::fs::write(
-            to,
-            if file.ends_with("_ticket.h") || file.ends_with("_lock.h") { mutate(text) } else { text },
-        )
-        .expect("write");
+        std::fs::write(to, if file.starts_with("locks/") { mutate(text) } else { text }).expect("write");
     }
     let binary = scratch.path().join(program);
     let mut compiler = Command::new("gcc");
@@ -52,7 +51,7 @@ fn locks_exclude_keep_their_order_and_lose_no_kick_among_threads() {
     let (_scratch, torture) = build("torture", |text| text);
     let seconds = if std::env::var_os("MICROSLICE_TEST_LONG").is_some() { "600" } else { "2" };
     std::thread::scope(|scope| {
-        for kind in KINDS.into_iter().chain(YIELDING) {
+        for kind in KINDS.into_iter().chain(YIELDING).chain([LINE]) {
             let torture = &torture;
             scope.spawn(move || {
                 // Tickets wrap around a few turns after the start.
@@ -91,7 +90,7 @@ fn explore(binary: &Path, kind: &str, bounds: [&str; 3]) -> Value {
 #[test]
 fn no_order_of_steps_breaks_a_lock() {
     let (_scratch, interleavings) = build("interleavings", |text| text);
-    for kind in KINDS {
+    for kind in KINDS.into_iter().chain([LINE]) {
         for bounds in [["2", "2", "4"], ["3", "1", "3"], ["3", "2", "2"]] {
             let seen = explore(&interleavings, kind, bounds);
             println!("{bounds:?}: {seen}");
@@ -103,13 +102,15 @@ fn no_order_of_steps_breaks_a_lock() {
 
 /// The lock with one thing wrong, and what comes of it.
 fn fault_of(kind: &str, right: &str, wrong: &str) -> String {
+    let header = if kind == LINE { "GUEST_LOCK_LINE_H" } else { "GUEST_PV_TICKET_H" };
     let (_scratch, interleavings) = build("interleavings", |text| {
-        if text.contains("GUEST_PV_TICKET_H") {
+        if text.contains(header) {
             assert_eq!(text.matches(right).count(), 1, "the lock has changed: {right}");
         }
         text.replace(right, wrong)
     });
-    explore(&interleavings, kind, ["3", "1", "3"])["fault"].as_str().expect("a word").to_owned()
+    let preemptions = if kind == LINE { "4" } else { "3" };
+    explore(&interleavings, kind, ["3", "1", preemptions])["fault"].as_str().expect("a word").to_owned()
 }
 
 const LOST: &str = "all who are left have halted";
@@ -144,6 +145,18 @@ fn a_lock_that_is_taken_a_ticket_early_is_found_out() {
     let right = "return !((head ^ ticket) & (u16)~TICKET_SOMEBODY_HALTS);";
     let wrong = "return (u16)(ticket - head) <= TICKET_STEP;";
     assert_eq!(fault_of("pv-ticket", right, wrong), "two hold the lock");
+}
+
+#[test]
+fn a_first_in_line_that_takes_the_lock_without_a_look_is_found_out() {
+    let right = "if (LOCK_COMPARE_SWAP(&lock->locked_pending, seen, (u16)WORD_LOCKED))\n\t\t\t\treturn;";
+    let wrong = "{\n\t\t\t\tLOCK_STORE(&lock->locked_pending, (u16)WORD_LOCKED);\n\t\t\t\treturn;\n\t\t\t}";
+    assert_eq!(fault_of(LINE, right, wrong), "two hold the lock");
+}
+
+#[test]
+fn a_waiter_that_stays_in_its_line_is_found_out() {
+    assert_eq!(fault_of(LINE, "== 1 ? (u64)0 : seen - 1", "== 1 ? (u64)0 : seen"), "a line stays");
 }
 
 #[test]
