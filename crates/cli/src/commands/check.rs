@@ -29,7 +29,8 @@ enum Required {
     /// Beside the kernel's own scheduler
     #[value(alias = "beside")]
     Run,
-    /// A scheduler in its place
+    /// A scheduler in its place, `microslice` or `coordinated`: both want the same of a host
+    #[value(alias = "coordinated")]
     Microslice,
     Observe,
 }

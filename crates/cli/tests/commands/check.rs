@@ -32,6 +32,14 @@ fn each_command_can_work_here_or_says_why_not() {
 }
 
 #[test]
+fn coordinated_wants_of_a_host_what_microslice_wants() {
+    let [microslice, coordinated] =
+        ["microslice", "coordinated"].map(|name| microslice(&["check", "--require", name]));
+    assert_eq!(coordinated.status.code(), microslice.status.code());
+    assert_eq!(coordinated.stderr, microslice.stderr);
+}
+
+#[test]
 fn a_required_command_that_cannot_work_ends_with_code_two() {
     for (at, command) in ["run", "microslice", "observe"].into_iter().enumerate() {
         let output = microslice(&["check", "--require", command]);
