@@ -27,6 +27,7 @@
 #include <linux/sched/signal.h>
 #include <linux/smp.h>
 
+#include "../parameters.h"
 #include "balloons.h"
 
 #define YIELD_SHORT_NS 20000 /* nobody else had a turn */
@@ -181,8 +182,8 @@ static int get_balloons(char *buffer, const struct kernel_param *param)
 	return print(buffer, false);
 }
 
-static const struct kernel_param_ops shares_ops = {.get = get_shares};
-static const struct kernel_param_ops balloons_ops = {.get = get_balloons};
+static const struct kernel_param_ops shares_ops = {.get = get_shares, .set = set_nothing};
+static const struct kernel_param_ops balloons_ops = {.get = get_balloons, .set = set_nothing};
 module_param_cb(shares, &shares_ops, NULL, 0444);
 MODULE_PARM_DESC(shares, "what each vCPU was given between the last two looks, of 1000");
 module_param_cb(balloons, &balloons_ops, NULL, 0444);

@@ -23,6 +23,7 @@
 #include <linux/smp.h>
 #include <linux/string.h>
 
+#include "../parameters.h"
 #include "hint_page.h"
 #include "microslice_hints.h"
 
@@ -68,7 +69,7 @@ static int get_hints(char *buffer, const struct kernel_param *param)
 	return length + scnprintf(buffer + length, PAGE_SIZE - length, "\n");
 }
 
-static const struct kernel_param_ops hints_ops = {.get = get_hints};
+static const struct kernel_param_ops hints_ops = {.get = get_hints, .set = set_nothing};
 module_param_cb(hints, &hints_ops, NULL, 0444);
 MODULE_PARM_DESC(hints, "for how many microseconds each vCPU isn't to be preempted");
 

@@ -3,6 +3,7 @@
 #ifndef GUEST_KVM_WAITS_H
 #define GUEST_KVM_WAITS_H
 
+#include <linux/irqflags.h>
 #include <linux/kvm_para.h>
 #include <linux/ktime.h>
 #include <linux/smp.h>
@@ -10,6 +11,7 @@
 #include "access.h"
 #define LOCK_PAUSE() cpu_relax()
 #define LOCK_SPIN() cpu_relax()
+#define LOCK_WORD(lock) ((u32 *)&(lock)->val.counter)
 #define LOCK_BEGIN_WAIT() begin_wait()
 #define LOCK_END_WAIT(before) local_irq_restore(before)
 #define LOCK_HALT(before) halt_until_kicked(before)
@@ -26,15 +28,17 @@ static inline unsigned long begin_wait(void)
 }
 
 /*
- * KVM remembers a kick that comes before the halt. Nothing else wakes a waiter with interrupts off.
- * Interrupts wake others, too, which STI lets in no earlier than HLT.
+ * KVM remembers a kick that comes before the halt. Nothing else but an NMI wakes a waiter with interrupts
+ * off. Interrupts wake others, too, which STI lets in no earlier than HLT.
  */
 static inline void halt_until_kicked(unsigned long flags)
 {
-	if (raw_irqs_disabled_flags(flags))
-		asm volatile("hlt" ::: "memory");
-	else
-		asm volatile("sti; hlt; cli" ::: "memory");
+	if (raw_irqs_disabled_flags(flags)) {
+		halt();
+	} else {
+		raw_safe_halt();
+		raw_local_irq_disable();
+	}
 }
 
 static inline void kick(u32 cpu)

@@ -9,16 +9,19 @@
  *            spinlock's address. The first in line looks at the spinlock's word until it is free, then lets
  *            the next one be first.
  * Order.     The first in line sets the word's `pending`, so that no newcomer overtakes: the kernel's
- *            stealing (4.5 and later) and its fast path heed it.
- * Mixed.     Waiters that wait as the kernel has it harm nothing: to them the first in line is one that
- *            steals, which the kernel's own waiters do (pv_hybrid_queued_unfair_trylock). It neither looks at
- *            their queue nor asks the holder for a kick. So both may wait for one lock, as they do while the
- *            module comes and goes.
+ *            stealing (4.5 and later) and its fast path heed it. Until he has, newcomers may.
+ * Mixed.     Waiters that wait as the kernel has it may wait for the same lock, as they do while the module
+ *            comes and goes. Where such are queued the first in line steals: he takes the lock when it is
+ *            free and their head isn't about to (pv_hybrid_queued_unfair_trylock), and leaves `pending` to
+ *            that head.
  * Halts.     The first in line doesn't halt, since only the kernel's own waiters can have a holder kick them.
  *            An oticket waiter of distance 1 spins for 2^34 looks, which is as good as for ever.
+ * Kicks.     Whoever has become the holder kicks those behind him, while he holds the lock.
  *
- * Includers say what pv_ticket.h wants. They have `struct qspinlock` with `locked_pending` and `pending`, and
- * LOCK_SPIN(), between two looks of one that doesn't stop looking.
+ * Includers say what pv_ticket.h wants. They have `struct qspinlock` with its byte `locked`, and:
+ *
+ *   LOCK_WORD(lock)         pointer to its 32 bits
+ *   LOCK_SPIN()             between two looks of one that doesn't stop looking
  */
 #ifndef GUEST_LOCK_LINE_H
 #define GUEST_LOCK_LINE_H
@@ -39,10 +42,11 @@
 #define LINE_ADDRESS_SHIFT 7u
 #define LINE_WAITERS 511u
 
-/* The kernel's _Q_LOCKED_VAL, _Q_LOCKED_MASK and _Q_PENDING_VAL, of the word's lower half. */
+/* The kernel's _Q_LOCKED_VAL, _Q_LOCKED_MASK, _Q_PENDING_VAL and _Q_TAIL_OFFSET. */
 #define WORD_LOCKED 1u
 #define WORD_LOCKED_MASK 0xffu
 #define WORD_PENDING 0x100u
+#define WORD_TAIL_SHIFT 16u
 
 struct lock_line {
 	u64 lock_and_waiters; /* 0: this place is free */
@@ -91,21 +95,29 @@ static inline void line_leave(struct lock_line *line)
 				  (seen & LINE_WAITERS) == 1 ? (u64)0 : seen - 1));
 }
 
-/* Has the lock as soon as it is free. */
+/*
+ * Has the lock as soon as it is free. Where the kernel's own waiters are queued, `pending` is their head's
+ * alone: he takes it for granted that nobody else sets it.
+ */
 static inline void line_first(struct qspinlock *lock)
 {
-	u16 seen;
+	u32 *word = LOCK_WORD(lock), seen;
 
 	for (;;) {
-		seen = LOCK_LOAD(&lock->locked_pending);
-		if (!(seen & WORD_LOCKED_MASK)) {
-			if (LOCK_COMPARE_SWAP(&lock->locked_pending, seen, (u16)WORD_LOCKED))
+		seen = LOCK_LOAD(word);
+		if (seen >> WORD_TAIL_SHIFT) {
+			if (!(seen & (WORD_LOCKED_MASK | WORD_PENDING)) &&
+			    LOCK_COMPARE_SWAP(&lock->locked, 0, WORD_LOCKED))
 				return;
-		} else {
-			if (!(seen & WORD_PENDING))
-				LOCK_STORE(&lock->pending, 1);
-			LOCK_SPIN();
+		} else if (!(seen & WORD_LOCKED_MASK)) {
+			if (LOCK_COMPARE_SWAP(word, seen, WORD_LOCKED))
+				return;
+			continue;
+		} else if (!(seen & WORD_PENDING)) {
+			LOCK_COMPARE_SWAP(word, seen, seen | WORD_PENDING);
+			continue;
 		}
+		LOCK_SPIN();
 	}
 }
 

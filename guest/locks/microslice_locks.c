@@ -79,7 +79,7 @@ static struct pv_ticket_cpus cpus;
 static typeof(microslice_not_now) *not_now;
 static typeof(microslice_preempt_again) *preempt_again;
 static struct task_struct *workers[TICKET_CPUS_MAX];
-static bool ended;
+static bool ended, loaded;
 static char result[512] = "{\"error\":\"nothing has run yet\"}";
 
 /* Only the lock's holder touches these. */
@@ -349,6 +349,8 @@ static int set_run(const char *text, const struct kernel_param *param)
 	int error;
 	size_t i;
 
+	if (!loaded)
+		return refuse("run", "nothing runs before the module is loaded");
 	wanted.kind = PV_TICKET;
 	wanted.irqs = INTERRUPTS_MIXED;
 	for (i = 0; i < ARRAY_SIZE(numbers); i++)
@@ -392,6 +394,7 @@ static int __init microslice_locks_init(void)
 		pr_err("%u CPUs are too many: at most %u\n", nr_cpu_ids, TICKET_CPUS_MAX);
 		return -E2BIG;
 	}
+	loaded = true;
 	return 0;
 }
 

@@ -19,6 +19,8 @@
 #if !defined(CONFIG_X86_64) || !defined(CONFIG_PARAVIRT_SPINLOCKS) || !defined(CONFIG_DYNAMIC_FTRACE)
 #error "microslice_spinlocks: only for x86-64 with CONFIG_PARAVIRT_SPINLOCKS and CONFIG_DYNAMIC_FTRACE"
 #endif
+#include <linux/cpu.h>
+#include <linux/delay.h>
 #include <linux/ftrace.h>
 #include <linux/kallsyms.h>
 #include <linux/module.h>
@@ -26,6 +28,7 @@
 #include <linux/smp.h>
 #include <linux/spinlock.h>
 
+#include "../parameters.h"
 #include "kvm_waits.h"
 #include "lock_line.h"
 #include "pv_ticket.h"
@@ -43,14 +46,23 @@ MODULE_PARM_DESC(spin, "looks before a waiter far behind halts (2^15)");
 module_param_named(spin_max, rules.spin_max, ullong, 0444);
 MODULE_PARM_DESC(spin_max, "looks of the nearest waiter, halved for each one before it (2^34)");
 
+static uint mixed;
+module_param(mixed, uint, 0444);
+MODULE_PARM_DESC(mixed, "for tests: every so many-th waiter waits as the kernel has it (0: none)");
+
 static struct lock_line lines[LINES];
 static struct pv_ticket_cpus cpus;
-static atomic64_t without_line;
+static atomic64_t without_line, waiters;
+
+static bool is_kernels(void)
+{
+	return mixed && atomic64_inc_return(&waiters) % mixed == 0;
+}
 
 /* Runs in place of the kernel's, with preemption off, as that does. */
 static void wait_in_line(struct qspinlock *lock, u32 val)
 {
-	if (line_lock(&rules, lines, &cpus, smp_processor_id(), lock))
+	if (!is_kernels() && line_lock(&rules, lines, &cpus, smp_processor_id(), lock))
 		return;
 	atomic64_inc(&without_line);
 	pv_ops.lock.queued_spin_lock_slowpath(lock, val);
@@ -96,7 +108,7 @@ static int get_counts(char *buffer, const struct kernel_param *param)
 	    SUM_OF(taken), SUM_OF(waited), SUM_OF(halts), SUM_OF(kicks), (u64)atomic64_read(&without_line));
 }
 
-static const struct kernel_param_ops counts_ops = {.get = get_counts};
+static const struct kernel_param_ops counts_ops = {.get = get_counts, .set = set_nothing};
 module_param_cb(counts, &counts_ops, NULL, 0400);
 MODULE_PARM_DESC(counts,
 		 "read: locks that were taken in line, waits in it, halts, kicks; and without a line");
@@ -118,10 +130,11 @@ static int __init microslice_spinlocks_init(void)
 	    rules.wake_ahead > TICKET_WORD_BITS || !rules.spin || rules.spin > 1ull << 40 ||
 	    !rules.spin_max || rules.spin_max > 1ull << 40)
 		return refuse(-EINVAL, "queue_wait and wake_ahead are 1 to 64, spin and spin_max 1 to 2^40");
+	if (!host_has(KVM_FEATURE_PV_UNHALT))
+		return refuse(-ENODEV, "no host here that kicks (KVM_FEATURE_PV_UNHALT)");
 	sprint_symbol_no_offset(waits_by, (unsigned long)pv_ops.lock.queued_spin_lock_slowpath);
-	if (strcmp(waits_by, REPLACED) || !host_has(KVM_FEATURE_PV_UNHALT)) {
-		pr_err("this kernel's spinlocks wait by %s, not by " REPLACED
-		       ": a host that kicks, and no nopvspin, are wanted\n",
+	if (strcmp(waits_by, REPLACED)) {
+		pr_err("this kernel's spinlocks wait by %s, not by " REPLACED ": one CPU, or nopvspin?\n",
 		       waits_by);
 		return -ENODEV;
 	}
@@ -129,19 +142,26 @@ static int __init microslice_spinlocks_init(void)
 	if (error)
 		return refuse(error, REPLACED " can't be traced in this kernel");
 	error = register_ftrace_function(&replacement);
-	if (error)
-		refuse(error, "ftrace is off, or a live patch has replaced " REPLACED);
-	return error;
+	if (!error)
+		return 0;
+	ftrace_free_filter(&replacement);
+	return refuse(error, error == -EBUSY ? "ftrace is off, or a live patch or a kprobe has " REPLACED
+					     : "ftrace doesn't take it");
 }
 
 /*
  * Nobody comes any more once it isn't registered. Those who wait here have preemption off, and a grace period
- * is over when all of them have their locks.
+ * is over when all of them have their locks. A CPU that comes up waits with RCU not yet watching it.
  */
 static void __exit microslice_spinlocks_exit(void)
 {
-	unregister_ftrace_function(&replacement);
+	while (unregister_ftrace_function(&replacement)) {
+		pr_emerg_once("ftrace is dead and keeps it: it can't be unloaded any more\n");
+		msleep(60 * MSEC_PER_SEC);
+	}
 	ftrace_free_filter(&replacement);
+	cpus_read_lock();
+	cpus_read_unlock();
 	synchronize_rcu();
 }
 

@@ -6,7 +6,8 @@
  *   interleavings KIND THREADS ROUNDS PREEMPTIONS
  *
  * Each thread takes the lock ROUNDS times. For `line` (lock_line.h) there are two spinlocks, taken by turns,
- * whose lines get in each other's way. A third thread waits as the kernel has it.
+ * whose lines get in each other's way. A thread waits in line and as the kernel has it (kernel_waiters.h), by
+ * turns, too.
  *
  * Threads are coroutines that stop before each access, halt and kick; what follows is tried for each of them
  * in turn (as CHESS does: a switch away from a thread that could go on is a preemption, others are free).
@@ -29,16 +30,6 @@ typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 
-struct qspinlock {
-	union {
-		u32 val;
-		struct {
-			uint8_t locked, pending;
-		};
-		u16 locked_pending;
-	};
-};
-
 static int changed; /* memory, by the last step */
 
 static void step(void);
@@ -58,6 +49,13 @@ static void kick(u32 cpu);
 #define LOCK_FETCH_OR(p, value) CHANGE(__atomic_fetch_or(p, value, __ATOMIC_RELAXED))
 #define LOCK_FETCH_AND(p, value) CHANGE(__atomic_fetch_and(p, value, __ATOMIC_RELAXED))
 #define LOCK_COMPARE_SWAP(p, old, new) STEP(*(p) == (old) ? (*(p) = (new), changed = 1) : 0)
+#define LOCK_EXCHANGE(p, value)                                                                              \
+	CHANGE(({                                                                                            \
+		__typeof__(*(p)) was = *(p);                                                                 \
+		*(p) = (value);                                                                              \
+		was;                                                                                         \
+	}))
+#define LOCK_WORD(lock) (&(lock)->val)
 #define LOCK_PAUSE() ((void)0)
 #define LOCK_SPIN() spin()
 #define LOCK_BEGIN_WAIT() 0
@@ -66,10 +64,10 @@ static void kick(u32 cpu);
 #define LOCK_KICK(cpu) kick(cpu)
 #define LINES_BITS 1
 #define LINE_PROBES 1
-#include "../locks/lock_line.h"
-#include "../locks/pv_ticket.h"
-
 #define THREADS_MAX 4
+#include "../locks/pv_ticket.h"
+#include "kernel_waiters.h"
+
 #define STEPS_MAX 2000
 #define STACK_BYTES 65536
 #define TRACE_END 48 /* steps that are printed */
@@ -142,24 +140,17 @@ static void hold(u32 word)
 	holders[word]--;
 }
 
-/* As the kernel's waiters take a lock that is free, and that nobody is the first to wait for. */
-static void take_as_kernel(struct qspinlock *word)
-{
-	while (!LOCK_COMPARE_SWAP(&word->locked_pending, 0, WORD_LOCKED))
-		spin();
-}
-
+/* Every other time as the kernel has it. */
 static void take_word(u32 self, u32 round)
 {
 	struct qspinlock *word = &words[round % WORDS];
 
-	if (self == 2)
-		take_as_kernel(word);
-	else if (!LOCK_COMPARE_SWAP(&word->val, 0, WORD_LOCKED) &&
-		 !line_lock(&rules, lines, &cpus, self, word))
-		take_as_kernel(word);
+	if (!LOCK_COMPARE_SWAP(&word->val, 0, WORD_LOCKED) &&
+	    ((self + round) % 2 || !line_lock(&rules, lines, &cpus, self, word)))
+		kernel_lock_slow(word, self);
 	hold(round % WORDS);
-	LOCK_STORE(&word->locked, 0);
+	kernel_unlock(word);
+	broken = broken ? broken : kernel_fault;
 }
 
 static void take_ticket(u32 self)
@@ -197,6 +188,7 @@ static void begin(void)
 	memset(holders, 0, sizeof(holders));
 	memset(words, 0, sizeof(words));
 	memset(lines, 0, sizeof(lines));
+	kernel_fault = NULL;
 	for (u32 i = 0; i < thread_count; i++) {
 		struct thread *thread = &threads[i];
 
@@ -275,6 +267,9 @@ static const char *try_path(u32 known)
 	for (u32 i = 0; i < LINES; i++)
 		if (lines[i].lock_and_waiters)
 			return "a line stays";
+	for (u32 i = 0; i < WORDS; i++)
+		if (words[i].val || words[i].hashed)
+			return "a lock stays";
 	return NULL;
 }
 

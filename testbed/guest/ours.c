@@ -190,7 +190,7 @@ static void spinlocks(long seconds)
 	static const char *const phases[] = {
 	    "queue_wait=4 wake_ahead=3 spin=16 spin_max=64",
 	    "",
-	    "queue_wait=4 wake_ahead=3 spin=16 spin_max=64",
+	    "queue_wait=4 wake_ahead=3 spin=16 spin_max=64 mixed=3",
 	};
 	int error;
 

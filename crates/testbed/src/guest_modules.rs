@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const KERNELS: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.18-cloud"];
 
 /// What the modules are made of.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("Kbuild", include_str!("../../../guest/Kbuild")),
     ("balloon/balloons.h", include_str!("../../../guest/balloon/balloons.h")),
     ("balloon/microslice_balloon.c", include_str!("../../../guest/balloon/microslice_balloon.c")),
@@ -33,6 +33,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("locks/microslice_spinlocks.c", include_str!("../../../guest/locks/microslice_spinlocks.c")),
     ("locks/pv_ticket.h", include_str!("../../../guest/locks/pv_ticket.h")),
     ("locks/yield_lock.h", include_str!("../../../guest/locks/yield_lock.h")),
+    ("parameters.h", include_str!("../../../guest/parameters.h")),
 ];
 
 /// The modules, by their names.
@@ -211,6 +212,7 @@ mod tests {
                 entries.map(|entry| format!("{part}/{}", entry.expect("entry").file_name().display())),
             );
         }
+        found.push("parameters.h".to_owned());
         found.sort();
         assert_eq!(found, SOURCES.map(|(name, _)| name));
     }

@@ -214,8 +214,15 @@ impl<'h> Scene<'h> {
         self.host.loss(self.host.lost_guests()).map(|loss| format!("{loss}; {}", self.host.account()))
     }
 
-    /// Ends guests and scheduler; the host goes with its value.
+    /// Ends guests and scheduler, and waits for both: the host may go on.
     pub fn end(self) {
+        // One that is killed is still loaded for seconds.
+        if let Some(scheduler) = self.scheduler.filter(|scheduler| !scheduler.has_ended()) {
+            let ended = scheduler.signal(libc::SIGINT).and_then(|()| scheduler.wait(PATIENCE));
+            if let Err(error) = ended {
+                say(error);
+            }
+        }
         // One that ended by itself is counted as lost when it is dropped.
         for guest in self.guests.into_iter().filter(|guest| !guest.has_ended()) {
             if let Err(error) = guest.stop() {

@@ -24,6 +24,7 @@ fn build(program: &str, mutate: impl Fn(String) -> String) -> (tempfile::TempDir
         "locks/lock_line.h",
         "locks/pv_ticket.h",
         "locks/yield_lock.h",
+        "tests/kernel_waiters.h",
         &format!("tests/{program}.c"),
     ] {
         let text = std::fs::read_to_string(guest().join(file)).expect(file);
@@ -148,10 +149,20 @@ fn a_lock_that_is_taken_a_ticket_early_is_found_out() {
 }
 
 #[test]
-fn a_first_in_line_that_takes_the_lock_without_a_look_is_found_out() {
-    let right = "if (LOCK_COMPARE_SWAP(&lock->locked_pending, seen, (u16)WORD_LOCKED))\n\t\t\t\treturn;";
-    let wrong = "{\n\t\t\t\tLOCK_STORE(&lock->locked_pending, (u16)WORD_LOCKED);\n\t\t\t\treturn;\n\t\t\t}";
-    assert_eq!(fault_of(LINE, right, wrong), "two hold the lock");
+fn a_word_that_is_overwritten_is_found_out() {
+    let right = "if (LOCK_COMPARE_SWAP(word, seen, WORD_LOCKED))\n\t\t\t\treturn;\n\t\t\tcontinue;";
+    let wrong = "{\n\t\t\t\tLOCK_STORE(word, WORD_LOCKED);\n\t\t\t\treturn;\n\t\t\t}";
+    // The word is overwritten while a holder is to kick somebody.
+    assert_eq!(fault_of(LINE, right, wrong), "nobody is to be kicked");
+}
+
+#[test]
+fn pending_beside_the_kernels_head_is_found_out() {
+    let right = "\t\tif (seen >> WORD_TAIL_SHIFT) {\n";
+    let wrong = format!(
+        "\t\tif (seen & WORD_LOCKED_MASK && !(seen & WORD_PENDING))\n\t\t\tLOCK_STORE(&lock->pending, 1);\n{right}"
+    );
+    assert_eq!(fault_of(LINE, right, &wrong), "it doesn't end");
 }
 
 #[test]

@@ -85,8 +85,10 @@ fn spinlocks_hold(guest: &Guest, phase: Duration) {
             assert!(count(&seen[load]) > 0, "no {load}: {seen}");
         }
         assert!(!is_in || count(&counts["waited"]) > 0, "{seen}");
+        // The last time every third waits as the kernel has it.
+        assert!(!is_in || (count(&counts["without_line"]) > 0) == (number == 5), "{seen}");
         // With the paper's parameters the nearest spin for hours: few halt, if any.
-        assert!(number % 4 != 1 || count(&counts["kicks"]) >= TRIED_MIN, "{seen}");
+        assert!(number % 4 != 1 || count(&counts["kicks"]) > 0, "{seen}");
     }
     let (seen, _) = next(guest, "\"torture\"", 0, patience);
     println!("{}: {seen}", guest.name());
@@ -97,7 +99,7 @@ fn spinlocks_hold(guest: &Guest, phase: Duration) {
 
 #[test]
 #[ignore = "minutes; breaks with guest/ only, which is tested among threads: make test-long"]
-fn a_kernels_own_spinlocks_wait_in_line_while_the_module_is_in() {
+fn a_kernels_own_spinlocks_wait_in_line() {
     let phase = seconds(5, 30);
     let workload = format!("spinlocks:{}", phase.as_secs());
     for kernel in [DEFAULT_GUEST, OTHER_KERNEL] {
