@@ -18,8 +18,8 @@ use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
 use microslice_model::config::{
-    GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, NicConfig, RUNQUEUE, SimulationConfig,
-    ThreadScheduler, VmConfig, Wait,
+    BalanceRule, GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, NicConfig, RUNQUEUE,
+    SimulationConfig, ThreadScheduler, VmConfig, Wait,
 };
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
 use microslice_model::ids::{IdVec, LockId, PcpuId, QueueId, SymbolId, VcpuId, VmId, WorkloadId};
@@ -193,6 +193,7 @@ impl<'a> Simulation<'a> {
             measured: Measurements::new(),
             times_guests: config.guest_times,
             is_modern: config.vms.iter().any(|vm| is_modern(&vm.kernel)),
+            any_steals: config.vms.iter().any(|vm| steals(&vm.kernel)),
             thread_clocks: ThreadClocks::default(),
             wake_lists: IdVec::new(),
             holds_vary: config.vms.iter().any(|vm| vm.kernel.listed_holds_percent < 100),
@@ -328,6 +329,9 @@ impl<'a> Simulation<'a> {
 
     fn add_thread(&mut self, vm: VmId, workload: WorkloadId, program: u32, vcpu: VcpuId, pinned: bool) {
         let number = self.threads.len() as u64;
+        if let Some(balancing) = &mut self.vms[vm].balancing {
+            balancing.add_thread();
+        }
         self.threads.push(Thread {
             vm,
             workload,
@@ -486,6 +490,11 @@ fn thread_slice_ns(kernel: &GuestKernelConfig, vcpus: usize) -> u64 {
         ThreadScheduler::Fifo => kernel.thread_slice_ns,
         ThreadScheduler::Eevdf => base_slice_ns(kernel.thread_slice_ns, vcpus),
     }
+}
+
+/// The threads of its guest are on one list.
+fn steals(kernel: &GuestKernelConfig) -> bool {
+    kernel.balance.as_ref().is_some_and(|balance| balance.rule == BalanceRule::WorkStealing)
 }
 
 /// Whether a guest has anything that costs time where nobody has it.

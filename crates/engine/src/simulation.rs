@@ -79,6 +79,8 @@ pub struct Simulation<'a> {
     pub(crate) modes: IdVec<VcpuId, Mode>,
     /// Some guest's kernel is of today.
     pub(crate) is_modern: bool,
+    /// Some guest's threads are on one list (`guest/stealing.rs`).
+    pub(crate) any_steals: bool,
     /// Of guests whose threads are under EEVDF.
     pub(crate) thread_clocks: ThreadClocks,
     /// Threads that a vCPU was called to make ready.

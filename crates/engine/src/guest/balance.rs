@@ -14,6 +14,7 @@
 //!            want to run
 //! Limits.    Neither caches nor priorities are looked at. Balancing itself costs nothing.
 
+use crate::guest::stealing;
 use crate::report::BalanceSample;
 use crate::reporting::run_and_wait_ns;
 use crate::simulation::Simulation;
@@ -21,17 +22,19 @@ use microslice_model::config::{BalanceConfig, BalanceRule};
 use microslice_model::ids::{ThreadId, VcpuId, VmId};
 
 /// Shares are in 1/1000 of a pCPU.
-const WHOLE: u64 = 1_000;
+pub(super) const WHOLE: u64 = 1_000;
 
 /// Numbers in all samples of a VM that are kept: 8 MiB.
 const SAMPLED_MAX: usize = 1 << 20;
 
 /// The balancing of a VM's threads.
 pub struct Balancing {
-    config: BalanceConfig,
+    pub(super) config: BalanceConfig,
     next_poll_ns: u64,
     vcpus: Vec<Balanced>,
     samples: Samples,
+    /// Of each thread, where they are on one list (`stealing.rs`).
+    pub(super) ticks_left: Vec<u8>,
 }
 
 /// What polls found: of each poll, or of every second, fourth and so on where those are too many.
@@ -78,12 +81,23 @@ struct Balanced {
 impl Balancing {
     pub fn new(config: BalanceConfig, vcpus: u32) -> Self {
         let balanced = Balanced { next_ns: 0, sampled: 0, balloons: 0, share: WHOLE, run_ns: 0, wait_ns: 0 };
-        Self { config, next_poll_ns: 0, vcpus: vec![balanced; vcpus as usize], samples: Samples::default() }
+        Self {
+            config,
+            next_poll_ns: 0,
+            vcpus: vec![balanced; vcpus as usize],
+            samples: Samples::default(),
+            ticks_left: Vec::new(),
+        }
     }
 
     /// What polls found.
     pub fn samples(&self) -> &[BalanceSample] {
         &self.samples.kept
+    }
+
+    /// What each vCPU is given of its pCPU.
+    pub(super) fn shares(&self) -> Vec<u64> {
+        self.vcpus.iter().map(|balanced| balanced.share).collect()
     }
 
     /// The guest's scheduler never finds this vCPU idle: a balloon is there.
@@ -114,6 +128,8 @@ impl Simulation<'_> {
         match balancing.config.rule {
             BalanceRule::QueueLength => self.pull_by_length(vm, at),
             BalanceRule::Capacity => self.pull_by_capacity(vm, at),
+            // They are on one list.
+            BalanceRule::WorkStealing => {}
         }
     }
 
@@ -148,14 +164,20 @@ impl Simulation<'_> {
                 balanced.share = WHOLE * ran_ns / (ran_ns + waited_ns);
             }
         }
-        let shares: Vec<u64> = balancing.vcpus.iter().map(|balanced| balanced.share).collect();
+        let shares = balancing.shares();
         if balancing.config.balloons {
-            let counts = balloons(&shares, lengths.iter().sum());
+            let counts = match balancing.steals() {
+                true => stealing::balloons(&shares),
+                false => balloons(&shares, lengths.iter().sum()),
+            };
             balancing.vcpus.iter_mut().zip(counts).for_each(|(balanced, count)| balanced.balloons = count);
         }
         let balloons = balancing.vcpus.iter().map(|balanced| balanced.balloons).collect();
         let run_ns = balancing.vcpus.iter().map(|balanced| balanced.run_ns).collect();
         balancing.samples.add(BalanceSample { time_ns: now_ns, threads: lengths, balloons, shares, run_ns });
+        if balancing.config.plans {
+            self.plan_preferred(vm);
+        }
     }
 
     /// load_balance: from the longest queue, if it is longer by more than a quarter.

@@ -17,6 +17,7 @@ pub mod network;
 mod preempt_count;
 pub mod program;
 pub mod spin_barrier;
+mod stealing;
 mod threads;
 mod wait_list;
 

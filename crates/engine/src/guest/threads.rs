@@ -31,7 +31,9 @@ impl Simulation<'_> {
     /// `available_idle_cpu`: idle, with nothing on its way there, and not preempted as far as is known.
     #[inline]
     fn is_available(&self, vcpu: VcpuId) -> bool {
-        self.guest[vcpu].is_idle() && (!self.is_modern || self.is_called_nowhere(vcpu))
+        self.guest[vcpu].is_idle()
+            && (!self.is_modern || self.is_called_nowhere(vcpu))
+            && !(self.any_steals && self.seems_busy(vcpu))
     }
 
     #[cold]
@@ -101,11 +103,13 @@ impl Simulation<'_> {
         }
         let on = &mut self.guest[target];
         on.queue.push_back(thread);
-        let idle = on.thread == ThreadId::NONE;
+        let (idle, since_ns) = (on.thread == ThreadId::NONE, on.thread_since_ns);
         let preempts = if is_eevdf {
             !idle && self.pick_thread(target).is_some_and(|at| self.guest[target].queue[at] == thread)
+        } else if self.any_steals && !idle && self.steals(target) {
+            self.woken_is_better(target, thread)
         } else {
-            !idle && now_ns.saturating_sub(on.thread_since_ns) >= WAKEUP_GRANULARITY_NS
+            !idle && now_ns.saturating_sub(since_ns) >= WAKEUP_GRANULARITY_NS
         };
         self.vms[vm].ready_threads += 1;
         self.release(vcpu);
@@ -172,6 +176,8 @@ impl Simulation<'_> {
         let vm = self.machine.vcpus[vcpu].vm;
         let mut next = if self.is_eevdf(vcpu) {
             self.pick_next_thread(vcpu)
+        } else if self.any_steals && self.steals(vcpu) {
+            self.take_best_thread(vcpu)
         } else {
             self.guest[vcpu].queue.pop_front()
         };
@@ -309,14 +315,18 @@ impl Simulation<'_> {
         let slice_ns = self.vms[vm].kernel.thread_slice_ns;
         let is_eevdf = self.is_eevdf(vcpu);
         let slice_is_over = is_eevdf && self.charge_thread(vcpu);
+        let steals = self.any_steals && !is_eevdf && self.steals(vcpu);
+        let ticks_are_spent = steals && self.spend_tick(vcpu);
         let guest = &mut self.guest[vcpu];
         guest.clock_set_ns = now_ns;
         let is_over = if is_eevdf {
             slice_is_over
+        } else if steals {
+            ticks_are_spent
         } else {
             now_ns - guest.thread_since_ns >= slice_ns / (guest.queue.len() as u64 + 1)
         };
-        if guest.thread != ThreadId::NONE && !guest.queue.is_empty() && is_over {
+        if guest.thread != ThreadId::NONE && (steals || !guest.queue.is_empty()) && is_over {
             guest.need_resched = true;
         }
         if self.vms[vm].balancing.is_some() {

@@ -1,6 +1,7 @@
 //! The files of `scenarios/`, as the binary carries them along.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// (path below `scenarios/`, text) of every file there, in alphabetical order.
@@ -14,13 +15,16 @@ struct Matrix {
     /// Name of a scenario, in which `{program}` stands for the program's.
     name: String,
     programs: Vec<String>,
-    /// Text of a scenario, in which `{program}` stands for the program's name.
+    /// Text of a scenario, in which `{program}` stands for the program's name, and `{workload}` for its file.
     scenario: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MatrixFile {
+    /// Of programs whose workload has another file than that of their name.
+    #[serde(default)]
+    workloads: BTreeMap<String, String>,
     matrix: Vec<Matrix>,
 }
 
@@ -31,16 +35,17 @@ static ALL: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     for (path, text) in matrices {
         // A fault would be one of this source tree's, and no run of any test would get past it.
         let file: MatrixFile = toml::from_str(text).unwrap_or_else(|error| panic!("{path}: {error}"));
-        all.extend(file.matrix.iter().flat_map(Matrix::scenarios));
+        all.extend(file.matrix.iter().flat_map(|matrix| matrix.scenarios(&file.workloads)));
     }
     all.sort();
     all
 });
 
 impl Matrix {
-    fn scenarios(&self) -> impl Iterator<Item = (String, String)> {
+    fn scenarios(&self, workloads: &BTreeMap<String, String>) -> impl Iterator<Item = (String, String)> {
         self.programs.iter().map(|program| {
-            let fill = |text: &str| text.replace("{program}", program);
+            let workload = workloads.get(program).unwrap_or(program);
+            let fill = |text: &str| text.replace("{program}", program).replace("{workload}", workload);
             (format!("{}.toml", fill(&self.name)), fill(&self.scenario))
         })
     }
@@ -67,7 +72,9 @@ mod tests {
         let text = built_in("asplos13-vips-solo.toml").expect("of a matrix");
         assert!(text.contains("extends = \"asplos13-vips\""), "{text}");
         assert!(built_in("matrices/asplos13.toml").is_none());
-        assert!(ALL.iter().all(|(_, text)| !text.contains("{program}")));
+        assert!(ALL.iter().all(|(_, text)| !text.contains("{program}") && !text.contains("{workload}")));
+        let text = built_in("asplos13-dedup-solo.toml").expect("of a matrix");
+        assert!(text.contains("use = \"dedup-stages\", name = \"dedup\""), "{text}");
     }
 
     #[test]

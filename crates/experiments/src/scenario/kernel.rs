@@ -27,7 +27,7 @@ const THREAD_SCHEDULERS: [(&str, ThreadScheduler); 2] =
     [("fifo", ThreadScheduler::Fifo), ("eevdf", ThreadScheduler::Eevdf)];
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 28] = [
+pub const KEYS: [&str; 29] = [
     "symbols",
     "lock_kind",
     "pv_spin",
@@ -41,6 +41,7 @@ pub const KEYS: [&str; 28] = [
     "balance",
     "balance_interval",
     "balloons",
+    "plans",
     "tick",
     "thread_slice",
     "thread_scheduler",
@@ -229,25 +230,38 @@ fn refuse_sleeping_runqueue(
 }
 
 fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, ScenarioError> {
-    let rules = [("queue-length", BalanceRule::QueueLength), ("capacity", BalanceRule::Capacity)];
+    let rules = [
+        ("queue-length", BalanceRule::QueueLength),
+        ("capacity", BalanceRule::Capacity),
+        ("work-stealing", BalanceRule::WorkStealing),
+    ];
     let rule = table.choice("balance", &rules)?;
-    let balloons = table.boolean("balloons")?.unwrap_or(false);
+    let [balloons, plans] = [table.boolean("balloons")?, table.boolean("plans")?].map(|on| on == Some(true));
     let interval_ns = table.time("balance_interval", BALANCE_INTERVAL_NS)?;
+    let is_eevdf = table.choice("thread_scheduler", &THREAD_SCHEDULERS)? == Some(ThreadScheduler::Eevdf);
     let refuse = |key: &str, cause: &str| {
         let place = table.get(key).map_or(table.place(), |node| &node.place);
         Err(ScenarioError::new(place, format!("`{key}` {cause}")))
     };
     match rule {
-        None if balloons => refuse("balloons", "needs `balance = \"queue-length\"`"),
+        None if balloons => refuse("balloons", "needs `balance = \"queue-length\"` or `\"work-stealing\"`"),
         None if interval_ns.is_some() => refuse("balance_interval", "needs `balance`"),
         Some(BalanceRule::Capacity) if balloons => {
-            refuse("balloons", "is of `balance = \"queue-length\"`: the other one knows what vCPUs are given")
+            refuse("balloons", "is of the other ways to balance: this one knows what vCPUs are given")
+        }
+        Some(BalanceRule::WorkStealing) if is_eevdf => refuse(
+            "balance",
+            "= \"work-stealing\" is a scheduler of its own: not with `thread_scheduler = \"eevdf\"`",
+        ),
+        rule if plans && rule != Some(BalanceRule::WorkStealing) => {
+            refuse("plans", "needs `balance = \"work-stealing\"`")
         }
         None => Ok(None),
         Some(rule) => Ok(Some(BalanceConfig {
             rule,
             interval_ns: interval_ns.unwrap_or(BUSY_REBALANCE_TICK_NS),
             balloons,
+            plans,
         })),
     }
 }

@@ -202,14 +202,20 @@ prop_compose! {
 
 fn balance() -> impl Strategy<Value = BalanceConfig> {
     let rules = prop_oneof![
-        Just((BalanceRule::Capacity, false)),
-        Just((BalanceRule::QueueLength, false)),
-        Just((BalanceRule::QueueLength, true))
+        Just((BalanceRule::Capacity, false, false)),
+        Just((BalanceRule::QueueLength, false, false)),
+        Just((BalanceRule::QueueLength, true, false)),
+        (any::<bool>(), any::<bool>()).prop_map(|(balloons, plans)| (
+            BalanceRule::WorkStealing,
+            balloons,
+            plans
+        )),
     ];
-    (rules, 100 * US..250 * MS).prop_map(|((rule, balloons), interval_ns)| BalanceConfig {
+    (rules, 100 * US..250 * MS).prop_map(|((rule, balloons, plans), interval_ns)| BalanceConfig {
         rule,
         interval_ns,
         balloons,
+        plans,
     })
 }
 

@@ -25,6 +25,7 @@ mod preempt;
 mod promises;
 mod ranges;
 mod shares;
+mod stealing;
 mod sweep_results;
 mod tasks;
 mod timers;

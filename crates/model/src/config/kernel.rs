@@ -76,6 +76,8 @@ pub struct BalanceConfig {
     pub interval_ns: u64,
     /// Slower vCPUs have balloon threads.
     pub balloons: bool,
+    /// The module sets which vCPU each thread prefers, by what vCPUs are given. Of `WorkStealing`.
+    pub plans: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,6 +86,8 @@ pub enum BalanceRule {
     QueueLength,
     /// By queue length and what the vCPU is given of its pCPU: Linux of today.
     Capacity,
+    /// Each vCPU takes the best of one central list: Linux 2.4.
+    WorkStealing,
 }
 
 /// Which symbol table gives instruction pointers their meaning.

@@ -2,6 +2,7 @@
 
 mod plots;
 mod recovery;
+mod stealing;
 
 use super::Reproduction;
 use super::runs::{Experiment, RunTable, mean, target};
@@ -58,7 +59,7 @@ impl Study for Vm04 {
     }
 
     fn groups_without_numbers(&self) -> &'static [&'static str] {
-        &["table2", "figure2", "figure3", "figure6", "figure7", "figure8"]
+        &["table2", "figure2", "figure3", "section4", "figure6", "figure7", "figure8"]
     }
 
     fn unit(&self, id: &str) -> &'static str {
@@ -89,6 +90,7 @@ impl Study for Vm04 {
                 });
                 bars.chain(forced).collect()
             }
+            "section4" => stealing::experiments(),
             "figure9" => Guest::ALL.map(balloon).to_vec(),
             _ => Vec::new(),
         }
@@ -160,6 +162,7 @@ impl Study for Vm04 {
                 seen: today.map_or(String::new(), |threads| format!("{threads:.1} threads")),
             },
             recovery::shape(runs),
+            stealing::shape(runs),
         ]
     }
 
@@ -548,7 +551,7 @@ mod tests {
 
     #[test]
     fn all_experiments_exist_and_have_the_papers_host() {
-        for group in ["table1", "section2", "section3", "section5", "figure9"] {
+        for group in ["table1", "section2", "section3", "section4", "section5", "figure9"] {
             let experiments = Vm04.experiments_of(group);
             assert!(!experiments.is_empty(), "{group}");
             for experiment in experiments {

@@ -121,3 +121,18 @@ fn a_scenario_knows_the_files_it_was_read_from() {
     let scenario = load(path.to_str().expect("a name"), &Overrides::default()).expect("valid");
     assert_eq!(scenario.files, [path, host]);
 }
+
+#[test]
+fn what_a_way_to_balance_cannot_have_is_refused() {
+    let refused =
+        |keys: &str| refuse_with("\"linux-4.4\"", &format!("{{ extends = \"linux-4.4\", {keys} }}"));
+    let error = refused("balance = \"queue-length\", plans = true");
+    assert!(error.ends_with("`plans` needs `balance = \"work-stealing\"`"), "{error}");
+    let error = refused("balloons = true");
+    assert!(
+        error.ends_with("`balloons` needs `balance = \"queue-length\"` or `\"work-stealing\"`"),
+        "{error}"
+    );
+    let error = refused("balance = \"work-stealing\", thread_scheduler = \"eevdf\"");
+    assert!(error.contains("`balance` = \"work-stealing\" is a scheduler of its own"), "{error}");
+}
