@@ -247,6 +247,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
+            grace_periods: self.vms[vm].grace_periods.as_ref().map(|_| counters.grace_periods.clone()),
             throttled_ns: self.cpu_limits.has_any(vm).then_some(counters.throttled_ns),
             waits: counters.waits.clone(),
             wake_waits: counters.wake_waits.clone(),

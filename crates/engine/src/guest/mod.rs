@@ -16,6 +16,7 @@ pub mod mutex;
 pub mod network;
 mod preempt_count;
 pub mod program;
+pub mod rcu;
 pub mod spin_barrier;
 mod threads;
 mod wait_list;
@@ -93,6 +94,10 @@ pub enum Then {
     SoftirqDone,
     TimerHandled,
     TickHandled,
+    /// An RCU read section is over.
+    LeaveReader,
+    /// In the lock of RCU's node: the vCPU reports to a grace period.
+    ReportQuiet,
 }
 
 /// Of a frame whose `then` needs no argument.
@@ -305,6 +310,8 @@ pub enum WaitsFor {
     /// A packet, or what comes from a channel.
     Network,
     Timer,
+    /// Of RCU; it looks again when its timer is due.
+    GracePeriod,
 }
 
 /// Of a thread that nobody has woken since it last ran.
@@ -342,7 +349,7 @@ pub struct Thread {
     pub due_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
-    /// Which passage of a barrier it waits for.
+    /// Which passage of a barrier it waits for; of a writer of RCU: which grace period.
     pub passage: u32,
 }
 

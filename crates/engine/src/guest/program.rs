@@ -16,7 +16,8 @@ pub const NO_LOCK: u32 = u32::MAX;
 /// Of a queue of which no phase says it.
 const QUEUE_CAPACITY_DEFAULT: usize = 64;
 
-/// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal operations.
+/// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal
+/// operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     Compute {
@@ -26,6 +27,14 @@ pub enum Op {
         duration: u32,
         symbol: u16,
     },
+    /// An RCU read section.
+    ReadRcu {
+        duration: u32,
+        symbol: u16,
+    },
+    /// A grace period that begins from now on is wanted.
+    WantGracePeriod,
+    AwaitGracePeriod,
     Lock {
         first: u32,
         instances: u32,
@@ -347,6 +356,10 @@ impl<'a> Compiler<'a> {
                 Phase::Kernel { duration, symbol } => {
                     Op::Kernel { duration: self.duration(*duration), symbol: self.symbol(workload, symbol)? }
                 }
+                Phase::ReadRcu { .. } | Phase::Synchronize => {
+                    self.rarer_phase(workload, phase, ops)?;
+                    continue;
+                }
                 Phase::Lock { lock, hold } => {
                     let lock = self.lock(workload, lock)?;
                     let (first, instances) = (self.first_instance(lock), lock.instances);
@@ -392,6 +405,24 @@ impl<'a> Compiler<'a> {
                 Phase::YieldThread => Op::YieldThread,
             };
             ops.push(op);
+        }
+        Ok(())
+    }
+
+    /// Of RCU.
+    fn rarer_phase(
+        &mut self,
+        workload: &WorkloadConfig,
+        phase: &Phase,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        match phase {
+            Phase::ReadRcu { duration, symbol } => {
+                let symbol = self.symbol(workload, symbol)?;
+                ops.push(Op::ReadRcu { duration: self.duration(*duration), symbol });
+            }
+            Phase::Synchronize => ops.extend([Op::WantGracePeriod, Op::AwaitGracePeriod]),
+            _ => unreachable!("it is one of these"),
         }
         Ok(())
     }

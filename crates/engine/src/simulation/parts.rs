@@ -1,6 +1,6 @@
 //! What a simulation has of each VM and each workload.
 
-use crate::guest::{balance::Balancing, network::Nic};
+use crate::guest::{balance::Balancing, network::Nic, rcu::GracePeriods};
 use microslice_model::config::{KernelFeatures, ShownCount, WakesUp};
 use microslice_model::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 
@@ -48,6 +48,8 @@ pub struct Vm {
     pub nic: Option<Nic>,
     /// If its scheduler balances threads, beyond what wakes and idles.
     pub balancing: Option<Balancing>,
+    /// If its programs wait for any.
+    pub grace_periods: Option<Box<GracePeriods>>,
     pub first_thread: ThreadId,
     pub threads: u32,
 }

@@ -7,7 +7,7 @@ use super::units;
 use microslice_engine::SimError;
 use microslice_engine::text;
 use microslice_model::config::{
-    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RUNQUEUE,
+    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RCU_NODE, RUNQUEUE,
     ShownCount, SymbolTable, ThreadScheduler, WakesUp,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
@@ -150,6 +150,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         read_lock(lock, symbols, &mut locks, str::to_owned)?;
     }
     refuse_sleeping_runqueue(&table, lock_kind, &locks)?;
+    refuse_sleeping_node(&table, lock_kind, &locks)?;
     for (node, lock) in table.list("lock", LOCKS_MAX)?.iter().zip(&locks) {
         refuse_what_does_nothing(node, lock, lock_kind)?;
     }
@@ -226,6 +227,22 @@ fn refuse_sleeping_runqueue(
         listed(spinning)
     );
     Err(ScenarioError::new(place, cause))
+}
+
+/// RCU takes the lock of its node in interrupts.
+fn refuse_sleeping_node(
+    table: &TableReader<'_>,
+    lock_kind: LockKind,
+    locks: &[LockConfig],
+) -> Result<(), ScenarioError> {
+    let sleeps = |lock: &LockConfig| lock.name == RCU_NODE && lock.kind.unwrap_or(lock_kind).sleeps();
+    match locks.iter().position(sleeps) {
+        Some(at) => {
+            let cause = format!("lock `{RCU_NODE}` can't sleep: RCU takes it in interrupts");
+            Err(ScenarioError::new(&table.list("lock", LOCKS_MAX)?[at].place, cause))
+        }
+        None => Ok(()),
+    }
 }
 
 fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, ScenarioError> {

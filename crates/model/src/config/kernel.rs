@@ -141,6 +141,10 @@ pub struct LockConfig {
 /// name says its kind.
 pub const RUNQUEUE: &str = "runqueue";
 
+/// The name of the lock under which a vCPU reports to a grace period, with interrupts off (`rnp->lock`,
+/// kernel/rcu/tree.h). A kernel that doesn't configure it has none.
+pub const RCU_NODE: &str = "rcu_node";
+
 /// What kernels of today do, and those of the papers don't.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct KernelFeatures {
