@@ -6,7 +6,7 @@ use crate::guest::eevdf::{ThreadClocks, base_slice_ns};
 use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
-use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
+use crate::guest::program::{Compiler, LockName, LockNames, NO_LOCK, Programs, Tables};
 use crate::guest::rcu::{GracePeriods, synchronizes};
 use crate::guest::{Beside, GuestVcpu, Holder, Lock, Queue, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
@@ -182,6 +182,7 @@ impl<'a> Simulation<'a> {
             list_locks: IdVec::new(),
             queues: IdVec::new(),
             barriers: IdVec::new(),
+            user_locks: Vec::new(),
             programs: Programs::default(),
             workloads: IdVec::new(),
             vms: IdVec::new(),
@@ -280,6 +281,7 @@ impl<'a> Simulation<'a> {
             runqueue_lock,
             first_queue: self.queues.next_id(),
             first_barrier: self.barriers.next_id(),
+            first_user_lock: self.user_locks.len() as u32,
             ready_threads: 0,
             nic,
             balancing: vm.kernel.balance.clone().map(|config| Balancing::new(config, vm.vcpus as u32)),
@@ -292,11 +294,23 @@ impl<'a> Simulation<'a> {
             programs: &mut self.programs,
             queues: &mut self.queues,
             barriers: &mut self.barriers,
+            user_locks: &mut self.user_locks,
             channels: &self.config.channels,
         };
         let mut compiler = Compiler::new(vm, &self.texts[text], &lock_names, tables);
         let programs =
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
+        for lock in &mut self.user_locks[self.vms[number].first_user_lock as usize..] {
+            lock.statistics = self.measured.add_locks(number, &lock.name);
+        }
+        self.add_workloads(vm, number, &programs);
+        self.vms[number].threads = self.threads.next_id().since(first_thread);
+        Ok(())
+    }
+
+    /// A VM's workloads, of which the programs begin there, and their threads.
+    fn add_workloads(&mut self, vm: &VmConfig, number: VmId, programs: &[u32]) {
+        let first_vcpu = self.vms[number].first_vcpu;
         let mut next_vcpu = 0;
         let mut processes: Vec<(&str, WorkloadId)> = Vec::new();
         for (workload, program) in vm.workloads.iter().zip(programs.iter().copied()) {
@@ -348,6 +362,9 @@ impl<'a> Simulation<'a> {
             wait_since_ns: 0,
             reads: false,
             wakes_under: LockId::NONE,
+            user_lock: NO_LOCK,
+            spins_since_ns: crate::guest::NOT_WOKEN,
+            says_ns: 0,
             passage: 0,
         });
     }

@@ -341,6 +341,9 @@ impl Simulation<'_> {
         for lock in &mut self.locks {
             lock.acquisitions = 0;
         }
+        for lock in &mut self.user_locks {
+            lock.acquisitions = 0;
+        }
         for (workload, uncomputed_ns) in self.workloads.iter_mut().zip(uncomputed_ns) {
             workload.units_done = 0;
             workload.computed_ns = uncomputed_ns;

@@ -205,6 +205,12 @@ impl Simulation<'_> {
         for lock in first.until(end).map(|lock| &self.locks[lock]) {
             acquisitions[lock.statistics as usize] += lock.acquisitions;
         }
+        let first = self.vms[vm].first_user_lock as usize;
+        let end =
+            self.vms.get(vm.plus(1)).map_or(self.user_locks.len(), |next| next.first_user_lock as usize);
+        for lock in &self.user_locks[first..end] {
+            acquisitions[lock.statistics as usize] += lock.acquisitions;
+        }
         acquisitions
     }
 

@@ -154,6 +154,13 @@ pub enum Phase {
     },
     /// Sleep until a grace period of RCU is over that begins from now on (`synchronize_rcu`).
     Synchronize,
+    /// A spinlock of the workload's own, in user mode. `hint_ns`: for so long its holder says to the host
+    /// that it isn't to be preempted, where the kernel has a device for that; 0: it says nothing.
+    UserLock {
+        name: String,
+        hold: Duration,
+        hint_ns: u32,
+    },
     /// Acquire, hold, release.
     Lock {
         lock: String,
@@ -242,7 +249,7 @@ impl Phase {
             | Self::Kernel { duration, .. }
             | Self::ReadRcu { duration, .. }
             | Self::Sleep { duration } => mean_ns(*duration) >= 1.0,
-            Self::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
+            Self::Lock { hold, .. } | Self::UserLock { hold, .. } => mean_ns(*hold) >= 1.0,
             Self::Shootdown { prepare, .. } | Self::GuardedShootdown { prepare, .. } => {
                 mean_ns(*prepare) >= 1.0
             }

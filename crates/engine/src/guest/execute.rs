@@ -217,7 +217,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// The same, of RCU.
+    /// The same, of RCU and of programs' own locks.
     #[cold]
     #[inline(never)]
     fn execute_rarer(&mut self, vcpu: VcpuId, thread: ThreadId, op: Op) -> bool {
@@ -231,6 +231,12 @@ impl Simulation<'_> {
                 return false;
             }
             Op::AwaitGracePeriod => return self.await_grace_period(vcpu, thread),
+            Op::UserLock { lock } => return self.take_user_lock(vcpu, thread, lock),
+            Op::UserUnlock => {
+                self.give_up_user_lock(thread);
+                return false;
+            }
+            Op::Say { ns, symbol } => self.say(vcpu, thread, ns, symbol),
             _ => unreachable!("it is one of these"),
         }
         true

@@ -19,6 +19,7 @@ pub mod program;
 pub mod rcu;
 pub mod spin_barrier;
 mod threads;
+pub mod user_lock;
 mod wait_list;
 
 use crate::text;
@@ -349,6 +350,12 @@ pub struct Thread {
     pub due_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
+    /// The number of the user lock that it holds, or `NO_LOCK`.
+    pub user_lock: u32,
+    /// Since when it spins for one; `NOT_WOKEN` if it doesn't.
+    pub spins_since_ns: u64,
+    /// For how long its vCPU isn't to be preempted, by its own word.
+    pub says_ns: u32,
     /// Which passage of a barrier it waits for; of a writer of RCU: which grace period.
     pub passage: u32,
 }

@@ -158,6 +158,7 @@ impl Simulation<'_> {
 
     /// schedule(): in the own runqueue lock.
     pub(crate) fn begin_switch(&mut self, vcpu: VcpuId) {
+        self.take_back(vcpu);
         let host = &self.machine.vcpus[vcpu];
         let vm = &self.vms[host.vm];
         let lock = vm.runqueue_lock_of(vcpu);

@@ -43,6 +43,7 @@ pub struct Vm {
     pub runqueue_lock: LockId,
     pub first_queue: QueueId,
     pub first_barrier: BarrierId,
+    pub first_user_lock: u32,
     /// Ready threads in all queues.
     pub ready_threads: u32,
     pub nic: Option<Nic>,

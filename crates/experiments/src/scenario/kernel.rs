@@ -27,12 +27,13 @@ const THREAD_SCHEDULERS: [(&str, ThreadScheduler); 2] =
     [("fifo", ThreadScheduler::Fifo), ("eevdf", ThreadScheduler::Eevdf)];
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 28] = [
+pub const KEYS: [&str; 29] = [
     "symbols",
     "lock_kind",
     "pv_spin",
     "yield_spin",
     "preemption_hint",
+    "user_hint",
     "wait_lists",
     "readers",
     "flat_ipi",
@@ -169,6 +170,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
+        user_hint_ns: table.time("user_hint", 0..=GuestKernelConfig::USER_HINT_MAX_NS)?.unwrap_or(0) as u32,
         wait_lists: table.choice("wait_lists", &WakesUp::WORDS)?,
         readers: table.boolean("readers")?.unwrap_or(false),
         flat_ipi: table.boolean("flat_ipi")?.unwrap_or(false),
