@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Loads that are our own kernel modules (guest/): what they are told, and what they say of it. */
 #define _GNU_SOURCE
+#include "../../guest/hints/microslice_user.h"
 #include "loads.h"
 #include "stats.h"
 
@@ -8,13 +9,17 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define PARAMETERS "/sys/module/microslice_balloon/parameters/"
 #define CROWD_MAX 64
 #define CROWD_ITERATIONS 20000
+#define HINTS "/sys/module/microslice_hints/parameters/hints"
+#define SAID 20
 #define RUN_LOCKS "/sys/module/microslice_locks/parameters/run"
 
 /* 0, or why the kernel refused it. */
@@ -66,6 +71,59 @@ static int have_module(const char *name, const char *module)
 	return !error;
 }
 
+/* The first line of a file, without its end. */
+static void read_line(const char *path, char *line, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? 0 : read(fd, line, size - 1);
+
+	line[length > 0 ? length : 0] = 0;
+	line[strcspn(line, "\n")] = 0;
+	close(fd);
+}
+
+/* The greatest hint of a vCPU, as the module shows them. */
+static unsigned int greatest_hint(void)
+{
+	char line[256];
+	unsigned int greatest = 0;
+
+	read_line(HINTS, line, sizeof(line));
+	for (char *at = line; *at; at += strcspn(at, ","), at += *at == ',') {
+		unsigned int hint = strtoul(at, NULL, 10);
+
+		greatest = hint > greatest ? hint : greatest;
+	}
+	return greatest;
+}
+
+/*
+ * What a program says by the module's device. Whoever has just said something may be switched away from. So
+ * what is said is looked for more than once.
+ */
+static void say_by_device(void)
+{
+	int file = open("/dev/microslice_hints", O_RDWR | O_CLOEXEC);
+	int limit = ioctl(file, MICROSLICE_NOT_NOW, 1000000ul), seen = 0, given_back = 0, taken_back = 0;
+	unsigned int left;
+
+	for (int i = 0; i < SAID; i++) {
+		ioctl(file, MICROSLICE_NOT_NOW, 50ul);
+		seen += greatest_hint() == 50;
+		ioctl(file, MICROSLICE_NOT_NOW, 40ul);
+		given_back += ioctl(file, MICROSLICE_NOT_NOW, 0ul) == 40;
+		ioctl(file, MICROSLICE_NOT_NOW, 30ul);
+		usleep(1000);
+		taken_back += !greatest_hint() && !ioctl(file, MICROSLICE_NOT_NOW, 0ul);
+	}
+	ioctl(file, MICROSLICE_NOT_NOW, 20ul);
+	close(file);
+	left = greatest_hint();
+	report("{\"said\":{\"times\":%d,\"limit\":%d,\"seen\":%d,\"given_back\":%d,\"taken_back\":%d,"
+	       "\"left\":%u}}",
+	       SAID, limit, seen, given_back, taken_back, left);
+}
+
 /* They halt after a moment, so that halting and kicking are the rule, and hardly any lock is free. */
 static void torture(long seconds)
 {
@@ -81,6 +139,7 @@ static void torture(long seconds)
 		return;
 	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
 		run_locks("torture", runs[i], seconds);
+	say_by_device();
 }
 
 /* The paper's spinning times; and, for the emulated CPU, a hundredth of them. */
@@ -117,17 +176,6 @@ void load_torture(int seconds)
 void load_locks(int seconds)
 {
 	start_thread(locks, seconds, -1);
-}
-
-/* The first line of a file, without its end. */
-static void read_line(const char *path, char *line, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t length = fd < 0 ? 0 : read(fd, line, size - 1);
-
-	line[length > 0 ? length : 0] = 0;
-	line[strcspn(line, "\n")] = 0;
-	close(fd);
 }
 
 #define COUNTS "/sys/module/microslice_spinlocks/parameters/counts"

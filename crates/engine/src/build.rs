@@ -6,7 +6,8 @@ use crate::guest::eevdf::{ThreadClocks, base_slice_ns};
 use crate::guest::hybrid::Stealers;
 use crate::guest::mutex::SpinQueue;
 use crate::guest::network::Nic;
-use crate::guest::program::{Compiler, LockName, LockNames, Programs, Tables};
+use crate::guest::program::{Compiler, LockName, LockNames, NO_LOCK, Programs, Tables};
+use crate::guest::rcu::{GracePeriods, synchronizes};
 use crate::guest::{Beside, GuestVcpu, Holder, Lock, Queue, Thread, ThreadState, WaitsFor};
 use crate::guest::{balance::Balancing, modes::Mode};
 use crate::halt_polling::HaltPolling;
@@ -18,7 +19,7 @@ use crate::text;
 use crate::timeline::{PCPUS_MAX, TIME_END_NS, Timeline};
 use microslice_model::checker::Checker;
 use microslice_model::config::{
-    BalanceRule, GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, NicConfig, RUNQUEUE,
+    BalanceRule, GuestKernelConfig, KernelFeatures, LOOP_DEPTH, LockKind, NicConfig, RCU_NODE, RUNQUEUE,
     SimulationConfig, ThreadScheduler, VmConfig, Wait,
 };
 use microslice_model::events::{StopReason, TraceNames, TraceSink};
@@ -181,6 +182,7 @@ impl<'a> Simulation<'a> {
             list_locks: IdVec::new(),
             queues: IdVec::new(),
             barriers: IdVec::new(),
+            user_locks: Vec::new(),
             programs: Programs::default(),
             workloads: IdVec::new(),
             vms: IdVec::new(),
@@ -267,6 +269,7 @@ impl<'a> Simulation<'a> {
         self.measured.add_vm();
         let lock_names = self.add_locks(vm, number, text)?;
         let runqueue_lock = lock_names[0].first;
+        let grace_periods = grace_periods(vm, &lock_names)?;
         let first_thread = self.threads.next_id();
         let nic = vm.nic.as_ref().map(|nic| self.nic_of(vm, nic, number, first_vcpu)).transpose()?;
         let pv_spin_ns = self.pause_loops.with_exits(vm.kernel.pv_spin_ns, &self.machine.pause_windows);
@@ -279,9 +282,11 @@ impl<'a> Simulation<'a> {
             runqueue_lock,
             first_queue: self.queues.next_id(),
             first_barrier: self.barriers.next_id(),
+            first_user_lock: self.user_locks.len() as u32,
             ready_threads: 0,
             nic,
             balancing: vm.kernel.balance.clone().map(|config| Balancing::new(config, vm.vcpus as u32)),
+            grace_periods,
             first_thread,
             threads: 0,
         });
@@ -290,14 +295,26 @@ impl<'a> Simulation<'a> {
             programs: &mut self.programs,
             queues: &mut self.queues,
             barriers: &mut self.barriers,
+            user_locks: &mut self.user_locks,
             channels: &self.config.channels,
         };
         let mut compiler = Compiler::new(vm, &self.texts[text], &lock_names, tables);
         let programs =
             vm.workloads.iter().map(|workload| compiler.compile(workload)).collect::<Result<Vec<_>, _>>()?;
+        for lock in &mut self.user_locks[self.vms[number].first_user_lock as usize..] {
+            lock.statistics = self.measured.add_locks(number, &lock.name);
+        }
+        self.add_workloads(vm, number, &programs);
+        self.vms[number].threads = self.threads.next_id().since(first_thread);
+        Ok(())
+    }
+
+    /// A VM's workloads, of which the programs begin there, and their threads.
+    fn add_workloads(&mut self, vm: &VmConfig, number: VmId, programs: &[u32]) {
+        let first_vcpu = self.vms[number].first_vcpu;
         let mut next_vcpu = 0;
         let mut processes: Vec<(&str, WorkloadId)> = Vec::new();
-        for (workload, program) in vm.workloads.iter().zip(programs) {
+        for (workload, program) in vm.workloads.iter().zip(programs.iter().copied()) {
             let next = self.workloads.next_id();
             let process = workload.process.as_deref();
             let known = processes.iter().find(|(name, _)| Some(*name) == process);
@@ -323,8 +340,6 @@ impl<'a> Simulation<'a> {
                 self.add_thread(number, index, program, vcpu, workload.pinned_vcpu.is_some());
             }
         }
-        self.vms[number].threads = self.threads.next_id().since(first_thread);
-        Ok(())
     }
 
     fn add_thread(&mut self, vm: VmId, workload: WorkloadId, program: u32, vcpu: VcpuId, pinned: bool) {
@@ -351,6 +366,9 @@ impl<'a> Simulation<'a> {
             wait_since_ns: 0,
             reads: false,
             wakes_under: LockId::NONE,
+            user_lock: NO_LOCK,
+            spins_since_ns: crate::guest::NOT_WOKEN,
+            says_ns: 0,
             passage: 0,
         });
     }
@@ -462,6 +480,19 @@ impl<'a> Simulation<'a> {
         let lock = (lock.0.as_str(), lock.1, is_semaphore, instances, symbol);
         self.add_lock(&mut LockNames::new(), vm, number, text, lock)
     }
+}
+
+fn grace_periods(vm: &VmConfig, locks: &LockNames) -> Result<Option<Box<GracePeriods>>, SimError> {
+    let node = locks.iter().find(|lock| lock.name == RCU_NODE);
+    if node.is_some_and(|lock| lock.sleeps) {
+        return Err(bad(
+            format!("vm {}, lock {RCU_NODE}", vm.name),
+            "RCU takes it in interrupts: it can't sleep",
+        ));
+    }
+    let node_lock = node.map_or(LockId::NONE, |lock| lock.first);
+    let has_writers = vm.workloads.iter().any(|workload| synchronizes(&workload.program));
+    Ok(has_writers.then(|| Box::new(GracePeriods::new(vm.vcpus as u32, node_lock))))
 }
 
 /// Of the locks that the guest's scheduler takes itself: none of them sleeps.

@@ -8,7 +8,7 @@
 use crate::guest::SpinCounters;
 use crate::guest::network::StreamCounters;
 use crate::longest_waits::LongestWaits;
-use crate::report::{BarrierWaits, GuestTimes, LockstatWaits, Yields};
+use crate::report::{BarrierWaits, GraceReport, GuestTimes, LockstatWaits, Yields};
 use crate::simulation::Simulation;
 use microslice_metrics::Histogram;
 use microslice_model::counters::QueueLockTimes;
@@ -45,6 +45,7 @@ pub struct VmCounters {
     /// By number of the class.
     pub preemptions_by_class: [u64; GuestClass::ALL.len()],
     pub tlb_sync: Histogram,
+    pub grace_periods: GraceReport,
     /// From a thread's wake-up, of one that slept from when its timer was due, until it runs.
     pub wake_waits: Histogram,
     /// For how long vCPUs rested because of `cpu.max`, all together.
@@ -202,6 +203,21 @@ impl Measurements {
         self.vms[vm].tlb_sync.record(waited_ns);
     }
 
+    /// A grace period of the VM is over.
+    pub fn grace_period_took(&mut self, vm: VmId, length_ns: u64) {
+        self.vms[vm].grace_periods.lengths.record(length_ns);
+    }
+
+    /// A writer of the VM found a vCPU without a pCPU that hadn't reported.
+    pub fn found_holdout(&mut self, vm: VmId, reading: bool, in_user_mode: bool) {
+        let holdouts = &mut self.vms[vm].grace_periods.holdouts;
+        *match (reading, in_user_mode) {
+            (true, _) => &mut holdouts.reading,
+            (false, true) => &mut holdouts.in_user_mode,
+            (false, false) => &mut holdouts.elsewhere,
+        } += 1;
+    }
+
     /// A vCPU of the VM rested from then until now, because of `cpu.max`.
     pub fn rested(&mut self, vm: VmId, now_ns: u64, since_ns: u64) {
         self.vms[vm].throttled_ns += now_ns - since_ns.max(self.since_ns()).min(now_ns);
@@ -325,6 +341,9 @@ impl Simulation<'_> {
         for lock in &mut self.locks {
             lock.acquisitions = 0;
         }
+        for lock in &mut self.user_locks {
+            lock.acquisitions = 0;
+        }
         for (workload, uncomputed_ns) in self.workloads.iter_mut().zip(uncomputed_ns) {
             workload.units_done = 0;
             workload.computed_ns = uncomputed_ns;
@@ -404,6 +423,15 @@ mod tests {
             program: vec![Phase::NetworkReceive, Phase::Compute { duration }, Phase::Progress { units: 1 }],
             ..threads.clone()
         };
+        let section = Phase::ReadRcu { duration, symbol: "link_path_walk".into() };
+        let program = |phase| vec![Phase::Compute { duration }, phase, Phase::Progress { units: 1 }];
+        let of_rcu = |threads, phase| WorkloadConfig {
+            name: format!("rcu{threads}"),
+            threads,
+            program: program(phase),
+            ..reader.clone()
+        };
+        vm.workloads.extend([of_rcu(1, Phase::Synchronize), of_rcu(3, section)]);
         vm.workloads.push(reader);
         config
     }

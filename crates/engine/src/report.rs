@@ -59,6 +59,8 @@ pub struct VmReport {
     /// The waits for spinlocks as the guest itself sees them.
     pub lockstat_waits: BTreeMap<String, LockstatWaits>,
     pub tlb_sync: Histogram,
+    /// Of RCU, if its programs wait for any.
+    pub grace_periods: Option<GraceReport>,
     /// For how long vCPUs rested because of `cpu.max`, all together; `None`: it has none.
     pub throttled_ns: Option<u64>,
     /// From runnable until running, as [`RunReport::wait_to_run`].
@@ -187,6 +189,24 @@ impl LockstatWaits {
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.total_ns as f64 / self.count as f64)
     }
+}
+
+/// Grace periods of RCU.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GraceReport {
+    /// From the begin of each until its end.
+    pub lengths: Histogram,
+    pub holdouts: Holdouts,
+}
+
+/// vCPUs without a pCPU that a grace period still waited for when a writer looked, by where they had been
+/// stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Holdouts {
+    /// In a read section.
+    pub reading: u64,
+    pub in_user_mode: u64,
+    pub elsewhere: u64,
 }
 
 /// Yields by cause, as Figure 7 splits them.

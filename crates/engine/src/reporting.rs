@@ -205,6 +205,12 @@ impl Simulation<'_> {
         for lock in first.until(end).map(|lock| &self.locks[lock]) {
             acquisitions[lock.statistics as usize] += lock.acquisitions;
         }
+        let first = self.vms[vm].first_user_lock as usize;
+        let end =
+            self.vms.get(vm.plus(1)).map_or(self.user_locks.len(), |next| next.first_user_lock as usize);
+        for lock in &self.user_locks[first..end] {
+            acquisitions[lock.statistics as usize] += lock.acquisitions;
+        }
         acquisitions
     }
 
@@ -247,6 +253,7 @@ impl Simulation<'_> {
             lock_acquisitions: used().map(|(lock, count)| (lock.name.clone(), *count)).collect(),
             lockstat_waits: used().map(|(lock, _)| (lock.name.clone(), lock.lockstat)).collect(),
             tlb_sync: counters.tlb_sync.clone(),
+            grace_periods: self.vms[vm].grace_periods.as_ref().map(|_| counters.grace_periods.clone()),
             throttled_ns: self.cpu_limits.has_any(vm).then_some(counters.throttled_ns),
             waits: counters.waits.clone(),
             wake_waits: counters.wake_waits.clone(),

@@ -16,7 +16,7 @@ pub use slots::{HostTicks, Slots};
 use crate::SimError;
 use crate::cpu_limits::CpuLimits;
 use crate::guest::{Barrier, GuestVcpu, Lock, Queue, Thread, pending};
-use crate::guest::{eevdf::ThreadClocks, modes::Mode, program::Programs};
+use crate::guest::{eevdf::ThreadClocks, modes::Mode, program::Programs, user_lock::UserLock};
 use crate::halt_polling::HaltPolling;
 use crate::measurements::Measurements;
 use crate::observers::Observers;
@@ -61,6 +61,8 @@ pub struct Simulation<'a> {
     pub(crate) list_locks: IdVec<LockId, LockId>,
     pub(crate) queues: IdVec<QueueId, Queue>,
     pub(crate) barriers: IdVec<BarrierId, Barrier>,
+    /// Of programs, those of each VM behind those of the VMs before it.
+    pub(crate) user_locks: Vec<UserLock>,
     pub(crate) programs: Programs,
     pub(crate) workloads: IdVec<WorkloadId, Workload>,
     pub(crate) vms: IdVec<VmId, Vm>,

@@ -1,6 +1,6 @@
 //! A run's report as the figures that real and simulated runs share.
 
-use microslice_engine::report::{RunReport, VmReport};
+use microslice_engine::report::{Holdouts, RunReport, VmReport};
 use microslice_metrics::{Histogram, Snapshot, figures};
 use microslice_policy::Coded;
 
@@ -101,6 +101,13 @@ fn put_causes(snapshot: &mut Snapshot, vm: &VmReport) {
     }
     if vm.tlb_sync.count() > 0 {
         snapshot.histogram(&figures::SHOOTDOWN_WAIT, &[name], vm.tlb_sync.clone());
+    }
+    if let Some(grace) = &vm.grace_periods {
+        snapshot.histogram(&figures::GRACE_PERIOD, &[name], grace.lengths.clone());
+        let Holdouts { reading, in_user_mode, elsewhere } = grace.holdouts;
+        for (place, count) in [("reading", reading), ("user", in_user_mode), ("elsewhere", elsewhere)] {
+            snapshot.counter(&figures::GRACE_HOLDOUTS, &[name, place], count);
+        }
     }
     if vm.waits.count() > 0 {
         snapshot.histogram(&figures::WAIT_TO_RUN, &[name], vm.waits.clone());

@@ -111,6 +111,10 @@ figures! {
         "Time a guest thread waited for a contended kernel lock, by lock class (as Linux' lockstat counts).";
     SHOOTDOWN_WAIT = "shootdown_wait", Histogram, Nanoseconds, ["vm"],
         "Time the initiator of a TLB shootdown waited until every other vCPU had acknowledged.";
+    GRACE_PERIOD = "grace_period", Histogram, Nanoseconds, ["vm"],
+        "Time from the begin of a grace period of a guest's RCU until its end.";
+    GRACE_HOLDOUTS = "grace_holdouts", Counter, Count, ["vm", "where"],
+        "vCPUs without a pCPU that a grace period still waited for when a writer looked, by where they had been stopped.";
     WAKE_WAIT = "wake_wait", Histogram, Nanoseconds, ["vm"],
         "Time from a guest thread's wake-up, of one that slept from when its timer was due, until it runs.";
     THROTTLED_TIME = "throttled_time", Counter, Nanoseconds, ["vm"],

@@ -24,8 +24,8 @@ pub use eevdf::{BesideConfig, BoostCosts, EevdfConfig};
 pub use holders::{HolderRules, ShownCount};
 pub use host::{CostModel, HostConfig, Preempt, QueueLockCosts};
 pub use kernel::{
-    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, RUNQUEUE, SymbolTable,
-    ThreadScheduler, WakesUp,
+    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, RCU_NODE, RUNQUEUE,
+    SymbolTable, ThreadScheduler, WakesUp,
 };
 pub use kvm::{InterruptMode, KvmConfig, PleConfig};
 pub use locks::{Halting, Handover, LockKind, LockRules, Patience, SpinFunction, Wait};
@@ -147,6 +147,20 @@ pub enum Phase {
         duration: Duration,
         symbol: String,
     },
+    /// Kernel-mode work in `symbol` within an RCU read section.
+    ReadRcu {
+        duration: Duration,
+        symbol: String,
+    },
+    /// Sleep until a grace period of RCU is over that begins from now on (`synchronize_rcu`).
+    Synchronize,
+    /// A spinlock of the workload's own, in user mode. `hint_ns`: for so long its holder says to the host
+    /// that it isn't to be preempted, where the kernel has a device for that; 0: it says nothing.
+    UserLock {
+        name: String,
+        hold: Duration,
+        hint_ns: u32,
+    },
     /// Acquire, hold, release.
     Lock {
         lock: String,
@@ -231,14 +245,15 @@ impl Phase {
     /// instant.
     pub fn takes_time(&self) -> bool {
         match self {
-            Self::Compute { duration } | Self::Kernel { duration, .. } | Self::Sleep { duration } => {
-                mean_ns(*duration) >= 1.0
-            }
-            Self::Lock { hold, .. } => mean_ns(*hold) >= 1.0,
+            Self::Compute { duration }
+            | Self::Kernel { duration, .. }
+            | Self::ReadRcu { duration, .. }
+            | Self::Sleep { duration } => mean_ns(*duration) >= 1.0,
+            Self::Lock { hold, .. } | Self::UserLock { hold, .. } => mean_ns(*hold) >= 1.0,
             Self::Shootdown { prepare, .. } | Self::GuardedShootdown { prepare, .. } => {
                 mean_ns(*prepare) >= 1.0
             }
-            Self::NetworkReceive | Self::Spawn => true,
+            Self::NetworkReceive | Self::Spawn | Self::Synchronize => true,
             Self::Repeat { count, body } => *count > 0 && body.iter().any(Self::takes_time),
             _ => false,
         }

@@ -212,6 +212,7 @@ fn kernel() -> GuestKernelConfig {
         listed_holds_percent: 100,
         shown_count: ShownCount::Honest,
         preemption_hint_ns: 0,
+        user_hint_ns: 0,
         call_function_handler_ns: US,
         reschedule_handler_ns: US,
         tick_handler_ns: 2 * US,

@@ -19,13 +19,14 @@ use std::time::Duration;
 pub const KERNELS: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.18-cloud"];
 
 /// What the modules are made of.
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 15] = [
     ("Kbuild", include_str!("../../../guest/Kbuild")),
     ("balloon/balloons.h", include_str!("../../../guest/balloon/balloons.h")),
     ("balloon/microslice_balloon.c", include_str!("../../../guest/balloon/microslice_balloon.c")),
     ("hints/hint_page.h", include_str!("../../../guest/hints/hint_page.h")),
     ("hints/microslice_hints.c", include_str!("../../../guest/hints/microslice_hints.c")),
     ("hints/microslice_hints.h", include_str!("../../../guest/hints/microslice_hints.h")),
+    ("hints/microslice_user.h", include_str!("../../../guest/hints/microslice_user.h")),
     ("locks/access.h", include_str!("../../../guest/locks/access.h")),
     ("locks/kvm_waits.h", include_str!("../../../guest/locks/kvm_waits.h")),
     ("locks/lock_line.h", include_str!("../../../guest/locks/lock_line.h")),

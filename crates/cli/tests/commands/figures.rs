@@ -7,12 +7,13 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Scenarios that have, together, all that the simulator can measure: a network, work that ends, a limit, and
-/// locks of queues.
-const SIMULATED: [&[&str]; 3] = [
+/// Scenarios that have, together, all that the simulator can measure: a network, work that ends, a limit,
+/// locks of queues, and a writer of RCU.
+const SIMULATED: [&[&str]; 4] = [
     &["iperf-udp-mixed", "--policy", "microslice"],
     &["dedup-swaptions", "--policy", "micro:1", "--set", "vm.corunner.cpu_max=50000 100000"],
     &["queue-domains"],
+    &["rcu"],
 ];
 
 /// What the simulator fills in a run of `arguments`.

@@ -157,7 +157,7 @@ impl Simulation<'_> {
             }
             WaitsFor::Item(queue) => users.get(&queue).is_some_and(|users| any_free(&users.senders)),
             WaitsFor::Room(queue) => users.get(&queue).is_some_and(|users| any_free(&users.receivers)),
-            WaitsFor::Nothing | WaitsFor::Network | WaitsFor::Timer => true,
+            WaitsFor::Nothing | WaitsFor::Network | WaitsFor::Timer | WaitsFor::GracePeriod => true,
         }
     }
 
@@ -237,6 +237,7 @@ impl Simulation<'_> {
             }
             WaitsFor::Network => format!("{name} waits for the network"),
             WaitsFor::Timer => format!("{name} sleeps"),
+            WaitsFor::GracePeriod => format!("{name} waits for a grace period"),
         }
     }
 }

@@ -60,7 +60,17 @@ impl Simulation<'_> {
                 let due = std::mem::take(&mut self.guest[vcpu].timer_wakes);
                 self.guest[vcpu].wake_later(1, due);
             }
-            Then::TickHandled => self.tick_handled(vcpu),
+            Then::TickHandled => {
+                self.tick_handled(vcpu);
+                if self.tick_of_rcu(vcpu) {
+                    return;
+                }
+            }
+            Then::LeaveReader => self.pass_quiet_state(vcpu),
+            Then::ReportQuiet => {
+                self.release(vcpu);
+                self.reported_quiet(vcpu);
+            }
         }
         self.continue_frame(vcpu);
     }
@@ -203,7 +213,33 @@ impl Simulation<'_> {
                 false
             }
             Op::YieldThread => self.yield_thread(vcpu),
+            op => self.execute_rarer(vcpu, thread, op),
         }
+    }
+
+    /// The same, of RCU and of programs' own locks.
+    #[cold]
+    #[inline(never)]
+    fn execute_rarer(&mut self, vcpu: VcpuId, thread: ThreadId, op: Op) -> bool {
+        match op {
+            Op::ReadRcu { duration, symbol } => {
+                let ns = self.samplers.sample(duration, &mut self.threads[thread].random);
+                self.timed(vcpu, Then::LeaveReader, symbol, ns);
+            }
+            Op::WantGracePeriod => {
+                self.want_grace_period(thread);
+                return false;
+            }
+            Op::AwaitGracePeriod => return self.await_grace_period(vcpu, thread),
+            Op::UserLock { lock } => return self.take_user_lock(vcpu, thread, lock),
+            Op::UserUnlock => {
+                self.give_up_user_lock(thread);
+                return false;
+            }
+            Op::Say { ns, symbol } => self.say(vcpu, thread, ns, symbol),
+            _ => unreachable!("it is one of these"),
+        }
+        true
     }
 
     /// The queue that its VM's programs call by this number.
@@ -339,7 +375,7 @@ impl Simulation<'_> {
     }
 
     /// Wakes threads on behalf of the running one; it goes on with its program when all are awake.
-    fn wake_then_go_on(&mut self, vcpu: VcpuId, threads: Vec<ThreadId>) -> bool {
+    pub(crate) fn wake_then_go_on(&mut self, vcpu: VcpuId, threads: Vec<ThreadId>) -> bool {
         if threads.is_empty() {
             return false;
         }

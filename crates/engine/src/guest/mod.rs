@@ -16,9 +16,11 @@ pub mod mutex;
 pub mod network;
 mod preempt_count;
 pub mod program;
+pub mod rcu;
 pub mod spin_barrier;
 mod stealing;
 mod threads;
+pub mod user_lock;
 mod wait_list;
 
 use crate::text;
@@ -94,6 +96,10 @@ pub enum Then {
     SoftirqDone,
     TimerHandled,
     TickHandled,
+    /// An RCU read section is over.
+    LeaveReader,
+    /// In the lock of RCU's node: the vCPU reports to a grace period.
+    ReportQuiet,
 }
 
 /// Of a frame whose `then` needs no argument.
@@ -306,6 +312,8 @@ pub enum WaitsFor {
     /// A packet, or what comes from a channel.
     Network,
     Timer,
+    /// Of RCU; it looks again when its timer is due.
+    GracePeriod,
 }
 
 /// Of a thread that nobody has woken since it last ran.
@@ -343,7 +351,13 @@ pub struct Thread {
     pub due_ns: u64,
     /// While it wakes others under a lock: that lock.
     pub wakes_under: LockId,
-    /// Which passage of a barrier it waits for.
+    /// The number of the user lock that it holds, or `NO_LOCK`.
+    pub user_lock: u32,
+    /// Since when it spins for one; `NOT_WOKEN` if it doesn't.
+    pub spins_since_ns: u64,
+    /// For how long its vCPU isn't to be preempted, by its own word.
+    pub says_ns: u32,
+    /// Which passage of a barrier it waits for; of a writer of RCU: which grace period.
     pub passage: u32,
 }
 

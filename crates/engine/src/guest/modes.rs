@@ -56,9 +56,11 @@ impl Simulation<'_> {
         let holds = self.held_spinlock(vcpu).is_some();
         // The hint comes before the lock (VM'04, 3.1).
         let hints = holds || self.guest[vcpu].frames[0].act == Act::SpinLock;
+        let by_program_ns = self.said_by_program(vcpu);
         let host = &mut self.machine.vcpus[vcpu];
         host.holds_spinlock = holds;
-        host.hint_ns = if hints { self.vms[host.vm].kernel.preemption_hint_ns } else { 0 };
+        let by_kernel_ns = if hints { self.vms[host.vm].kernel.preemption_hint_ns } else { 0 };
+        host.hint_ns = by_kernel_ns.max(by_program_ns);
     }
 
     /// It may be safe to preempt the vCPU that runs there, now that it has begun something else.

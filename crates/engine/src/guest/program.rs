@@ -2,6 +2,7 @@
 
 use crate::SimError;
 use crate::guest::spin_barrier::SpinStep;
+use crate::guest::user_lock::UserLock;
 use crate::guest::{Barrier, Queue};
 use crate::text::Text;
 use indexmap::IndexSet;
@@ -16,7 +17,8 @@ pub const NO_LOCK: u32 = u32::MAX;
 /// Of a queue of which no phase says it.
 const QUEUE_CAPACITY_DEFAULT: usize = 64;
 
-/// Locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal operations.
+/// Locks, user locks, queues and barriers are counted from the VM's first one, so that equal VMs have equal
+/// operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
     Compute {
@@ -26,6 +28,23 @@ pub enum Op {
         duration: u32,
         symbol: u16,
     },
+    /// An RCU read section.
+    ReadRcu {
+        duration: u32,
+        symbol: u16,
+    },
+    /// A grace period that begins from now on is wanted.
+    WantGracePeriod,
+    UserLock {
+        lock: u32,
+    },
+    UserUnlock,
+    /// Says by a system call, which is in `symbol`, for how long its vCPU isn't to be preempted.
+    Say {
+        ns: u32,
+        symbol: u16,
+    },
+    AwaitGracePeriod,
     Lock {
         first: u32,
         instances: u32,
@@ -171,6 +190,7 @@ pub struct Tables<'a> {
     pub programs: &'a mut Programs,
     pub queues: &'a mut IdVec<QueueId, Queue>,
     pub barriers: &'a mut IdVec<BarrierId, Barrier>,
+    pub user_locks: &'a mut Vec<UserLock>,
     /// The first of the queues.
     pub channels: &'a [ChannelConfig],
 }
@@ -189,11 +209,13 @@ pub struct Compiler<'a> {
     /// Those of earlier workloads.
     barriers_before: u32,
     barrier_names: IndexSet<(String, Gate)>,
+    first_user_lock: usize,
 }
 
 impl<'a> Compiler<'a> {
     pub fn new(vm: &'a VmConfig, text: &'a Text, locks: &'a LockNames, tables: Tables<'a>) -> Self {
         let (first_queue, first_barrier) = (tables.queues.next_id(), tables.barriers.next_id());
+        let first_user_lock = tables.user_locks.len();
         Self {
             vm,
             text,
@@ -205,6 +227,7 @@ impl<'a> Compiler<'a> {
             first_barrier,
             barriers_before: 0,
             barrier_names: IndexSet::default(),
+            first_user_lock,
         }
     }
 
@@ -347,6 +370,10 @@ impl<'a> Compiler<'a> {
                 Phase::Kernel { duration, symbol } => {
                     Op::Kernel { duration: self.duration(*duration), symbol: self.symbol(workload, symbol)? }
                 }
+                Phase::ReadRcu { .. } | Phase::Synchronize | Phase::UserLock { .. } => {
+                    self.rarer_phase(workload, phase, ops)?;
+                    continue;
+                }
                 Phase::Lock { lock, hold } => {
                     let lock = self.lock(workload, lock)?;
                     let (first, instances) = (self.first_instance(lock), lock.instances);
@@ -393,6 +420,52 @@ impl<'a> Compiler<'a> {
             };
             ops.push(op);
         }
+        Ok(())
+    }
+
+    /// Of RCU, or a lock of the program's own.
+    fn rarer_phase(
+        &mut self,
+        workload: &WorkloadConfig,
+        phase: &Phase,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        match phase {
+            Phase::ReadRcu { duration, symbol } => {
+                let symbol = self.symbol(workload, symbol)?;
+                ops.push(Op::ReadRcu { duration: self.duration(*duration), symbol });
+            }
+            Phase::Synchronize => ops.extend([Op::WantGracePeriod, Op::AwaitGracePeriod]),
+            Phase::UserLock { name, hold, hint_ns } => {
+                self.user_lock(workload, name, *hold, *hint_ns, ops)?
+            }
+            _ => unreachable!("it is one of these"),
+        }
+        Ok(())
+    }
+
+    fn user_lock(
+        &mut self,
+        workload: &WorkloadConfig,
+        name: &str,
+        hold: Duration,
+        hint_ns: u32,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), SimError> {
+        let full_name = format!("{}.{name}", workload.name);
+        let own = &self.tables.user_locks[self.first_user_lock..];
+        let lock = own.iter().position(|lock| lock.name == full_name).unwrap_or_else(|| {
+            self.tables.user_locks.push(UserLock::new(full_name));
+            self.tables.user_locks.len() - 1 - self.first_user_lock
+        });
+        let lock = lock as u32;
+        let symbol = self.symbol(workload, "entry_SYSCALL_64")?;
+        let said_ns = hint_ns.min(self.vm.kernel.user_hint_ns);
+        let says = |ns| (said_ns > 0).then_some(Op::Say { ns, symbol });
+        ops.push(Op::UserLock { lock });
+        ops.extend(says(said_ns));
+        ops.extend([Op::Compute { duration: self.duration(hold) }, Op::UserUnlock]);
+        ops.extend(says(0));
         Ok(())
     }
 

@@ -162,6 +162,7 @@ impl Simulation<'_> {
 
     /// schedule(): in the own runqueue lock.
     pub(crate) fn begin_switch(&mut self, vcpu: VcpuId) {
+        self.take_back(vcpu);
         let host = &self.machine.vcpus[vcpu];
         let vm = &self.vms[host.vm];
         let lock = vm.runqueue_lock_of(vcpu);
@@ -172,6 +173,7 @@ impl Simulation<'_> {
     /// Still in that lock: the next thread, or idle.
     pub(crate) fn switch_thread(&mut self, vcpu: VcpuId) {
         self.release(vcpu);
+        self.pass_quiet_state(vcpu);
         let now_ns = self.machine.now_ns;
         let vm = self.machine.vcpus[vcpu].vm;
         let mut next = if self.is_eevdf(vcpu) {
@@ -289,6 +291,7 @@ impl Simulation<'_> {
         guest.next_tick_ns = u64::MAX;
         guest.need_resched = false;
         guest.frames[0] = crate::guest::Frame::EMPTY;
+        self.note_idle(vcpu);
         self.block(vcpu, StopReason::Hlt);
     }
 
@@ -337,7 +340,10 @@ impl Simulation<'_> {
     /// A sleeping thread's timer or I/O is done: an interrupt to the vCPU where it slept.
     pub(crate) fn thread_timer(&mut self, thread: ThreadId) {
         let state = &mut self.threads[thread];
-        state.due_ns = self.machine.now_ns;
+        // To look at a grace period isn't what the program has slept for.
+        if state.waits_for != WaitsFor::GracePeriod {
+            state.due_ns = self.machine.now_ns;
+        }
         let vcpu = state.vcpu;
         let is_from_channel = state.waits_for == WaitsFor::Network && !self.vms[state.vm].are_tasks;
         let kind = if is_from_channel { InterruptKind::Virq } else { InterruptKind::Timer };

@@ -1,6 +1,6 @@
 //! What a simulation has of each VM and each workload.
 
-use crate::guest::{balance::Balancing, network::Nic};
+use crate::guest::{balance::Balancing, network::Nic, rcu::GracePeriods};
 use microslice_model::config::{KernelFeatures, ShownCount, WakesUp};
 use microslice_model::ids::{BarrierId, LockId, QueueId, ThreadId, VcpuId, VmId, WorkloadId};
 
@@ -43,11 +43,14 @@ pub struct Vm {
     pub runqueue_lock: LockId,
     pub first_queue: QueueId,
     pub first_barrier: BarrierId,
+    pub first_user_lock: u32,
     /// Ready threads in all queues.
     pub ready_threads: u32,
     pub nic: Option<Nic>,
     /// If its scheduler balances threads, beyond what wakes and idles.
     pub balancing: Option<Balancing>,
+    /// If its programs wait for any.
+    pub grace_periods: Option<Box<GracePeriods>>,
     pub first_thread: ThreadId,
     pub threads: u32,
 }

@@ -101,6 +101,7 @@ impl Simulation<'_> {
                 if let Some(lock) = self.held_spinlock(vcpu) {
                     self.measured.count_holder_preemption(vm, self.locks[lock].statistics);
                 }
+                self.count_preempted_user(vcpu);
             }
             self.machine.stops(vcpu, yielded);
             if reason == StopReason::Ple {

@@ -7,7 +7,7 @@ use super::units;
 use microslice_engine::SimError;
 use microslice_engine::text;
 use microslice_model::config::{
-    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RUNQUEUE,
+    BalanceConfig, BalanceRule, GuestKernelConfig, KernelFeatures, LockConfig, LockKind, RCU_NODE, RUNQUEUE,
     ShownCount, SymbolTable, ThreadScheduler, WakesUp,
 };
 use microslice_policy::{Coded, DelayConfig, class_is_critical};
@@ -33,6 +33,7 @@ pub const KEYS: [&str; 29] = [
     "pv_spin",
     "yield_spin",
     "preemption_hint",
+    "user_hint",
     "wait_lists",
     "readers",
     "flat_ipi",
@@ -151,6 +152,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         read_lock(lock, symbols, &mut locks, str::to_owned)?;
     }
     refuse_sleeping_runqueue(&table, lock_kind, &locks)?;
+    refuse_sleeping_node(&table, lock_kind, &locks)?;
     for (node, lock) in table.list("lock", LOCKS_MAX)?.iter().zip(&locks) {
         refuse_what_does_nothing(node, lock, lock_kind)?;
     }
@@ -169,6 +171,7 @@ pub fn read(node: &Node) -> Result<GuestKernelConfig, ScenarioError> {
         pv_tlb_flush: table.boolean("pv_tlb_flush")?.unwrap_or(false),
         pv_ipi_yield: table.boolean("pv_ipi_yield")?.unwrap_or(true),
         preemption_hint_ns: read_hint(&table)?,
+        user_hint_ns: table.time("user_hint", 0..=GuestKernelConfig::USER_HINT_MAX_NS)?.unwrap_or(0) as u32,
         wait_lists: table.choice("wait_lists", &WakesUp::WORDS)?,
         readers: table.boolean("readers")?.unwrap_or(false),
         flat_ipi: table.boolean("flat_ipi")?.unwrap_or(false),
@@ -227,6 +230,22 @@ fn refuse_sleeping_runqueue(
         listed(spinning)
     );
     Err(ScenarioError::new(place, cause))
+}
+
+/// RCU takes the lock of its node in interrupts.
+fn refuse_sleeping_node(
+    table: &TableReader<'_>,
+    lock_kind: LockKind,
+    locks: &[LockConfig],
+) -> Result<(), ScenarioError> {
+    let sleeps = |lock: &LockConfig| lock.name == RCU_NODE && lock.kind.unwrap_or(lock_kind).sleeps();
+    match locks.iter().position(sleeps) {
+        Some(at) => {
+            let cause = format!("lock `{RCU_NODE}` can't sleep: RCU takes it in interrupts");
+            Err(ScenarioError::new(&table.list("lock", LOCKS_MAX)?[at].place, cause))
+        }
+        None => Ok(()),
+    }
 }
 
 fn read_balance(table: &TableReader<'_>) -> Result<Option<BalanceConfig>, ScenarioError> {

@@ -101,6 +101,7 @@ fn host_kernel() -> GuestKernelConfig {
         pv_tlb_flush: false,
         pv_ipi_yield: false,
         preemption_hint_ns: 0,
+        user_hint_ns: 0,
         wait_lists: None,
         readers: false,
         flat_ipi: false,

@@ -25,12 +25,17 @@ pub const QUEUE_CAPACITY_MAX: u64 = 1 << 20;
 const UNITS_MAX: u64 = 1 << 40;
 /// At a barrier, before a thread sleeps.
 const SPIN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
+/// What a program may say to the host.
+const HINT_NS: RangeInclusive<u64> = 1_000..=GuestKernelConfig::USER_HINT_MAX_NS;
 
 /// Each kind of phase: the key that makes it one, and the keys it may carry besides.
-const PHASES: [(&str, &[&str]); 14] = [
+const PHASES: [(&str, &[&str]); 17] = [
     ("compute", &[]),
     ("kernel", &["symbol"]),
+    ("rcu_read", &["symbol"]),
+    ("synchronize_rcu", &[]),
     ("lock", &["hold"]),
+    ("user_lock", &["hold", "hint"]),
     ("read", &["hold"]),
     ("shootdown", &["under", "reading", "writing"]),
     ("barrier", &["count", "under", "spin", "requeues"]),
@@ -205,6 +210,13 @@ impl ProgramReader<'_, '_> {
             "shootdown" => self.shootdown(&table, required("shootdown")?)?,
             "read" => Phase::Read { lock: self.lock_read(&table, "read")?, hold: required("hold")? },
             "kernel" => Phase::Kernel { duration: required("kernel")?, symbol: self.symbol_of(&table)? },
+            "rcu_read" => Phase::ReadRcu { duration: required("rcu_read")?, symbol: self.symbol_of(&table)? },
+            "user_lock" => Phase::UserLock {
+                name: name_of(&table, "user_lock")?,
+                hold: required("hold")?,
+                hint_ns: table.time("hint", HINT_NS)?.unwrap_or(0) as u32,
+            },
+            "synchronize_rcu" => repeated(&table, "synchronize_rcu", Phase::Synchronize)?,
             "lock" => Phase::Lock { lock: self.lock_of(&table)?, hold: required("hold")? },
             "barrier" => self.barrier(node, &table)?,
             "send" => self.send(node, &table)?,
@@ -459,10 +471,13 @@ fn steps_of(program: &[Phase]) -> u64 {
 pub fn time_of(program: &[Phase]) -> f64 {
     let time = |phase: &Phase| match phase {
         Phase::Compute { duration } | Phase::Sleep { duration } => units::mean_ns(duration),
-        Phase::Kernel { duration, .. } | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
+        Phase::Kernel { duration, .. }
+        | Phase::ReadRcu { duration, .. }
+        | Phase::UserLock { hold: duration, .. }
+        | Phase::Lock { hold: duration, .. } => units::mean_ns(duration),
         Phase::Shootdown { prepare, .. } | Phase::GuardedShootdown { prepare, .. } => units::mean_ns(prepare),
-        // It takes a runqueue's lock.
-        Phase::Spawn => PASS_TIME_MIN_NS,
+        // They take a runqueue's lock.
+        Phase::Spawn | Phase::Synchronize => PASS_TIME_MIN_NS,
         Phase::Repeat { count, body } => *count as f64 * time_of(body),
         Phase::Sometimes { ppm, body } => f64::from(*ppm) / 1e6 * time_of(body),
         _ => 0.0,

@@ -129,6 +129,62 @@ fn hints_keep_holders_running_and_a_guest_that_overdraws_pays_for_it() {
     assert!(share <= 0.51, "{share}");
 }
 
+/// A lock of the program's own, in user mode; with a hint or none.
+fn user_locks(hint: &str) -> String {
+    format!(
+        "{{ compute = \"exponential 20 us\" }}, {{ user_lock = \"table\", hold = \"exponential 20 us\"{hint} }}"
+    )
+}
+
+#[test]
+fn a_programs_hint_keeps_the_holder_of_its_lock_running() {
+    let hinted = format!("{STRIDE}+delay_unsafe=hinted");
+    let says = user_locks(", hint = \"200 us\"");
+    let held = |report: &RunReport| report.vms[0].holder_preemptions.get("program.table").copied();
+    for pcpus in [1, 4] {
+        let with_device = run(&of_pcpus(pcpus, &says, ", user_hint = \"100 us\""), &hinted);
+        let without = run(&of_pcpus(pcpus, &says, ""), &hinted);
+        let seen = delays(&with_device);
+        assert!(seen.ended_safe > 20 * (seen.ended_forced + 1), "{seen:?}");
+        assert_eq!(delays(&without).put_off, 0, "a kernel without the device says nothing");
+        // The system call that says so comes when the lock is taken.
+        let (kept, lost) = (held(&with_device).unwrap_or(0), held(&without).expect("some"));
+        assert!(20 * kept < lost, "{kept}, {lost}");
+    }
+    // Its siblings spin for whole turns behind a holder that has lost its pCPU.
+    let work = |kernel: &str| run(&of_pcpus(4, &says, kernel), &hinted).vms[0].workloads[0].units_done as f64;
+    let gain = work(", user_hint = \"100 us\"") / work("");
+    assert!(gain > 1.05, "{gain}");
+}
+
+#[test]
+fn a_program_that_hints_for_ever_pays_for_it() {
+    let forever = "{ user_lock = \"table\", hold = \"30 ms\", hint = \"100 us\" }, { compute = \"100 us\" }";
+    let report =
+        run(&of_pcpus(1, forever, ", user_hint = \"100 us\""), &format!("{STRIDE}+delay_unsafe=hinted"));
+    assert!(delays(&report).penalised > 50, "{:?}", delays(&report));
+    let share = report.vms[0].run_ns as f64 / (report.vms[0].run_ns + report.vms[1].run_ns) as f64;
+    assert!(share <= 0.51, "{share}");
+}
+
+#[test]
+fn a_guests_own_switch_takes_back_what_a_program_says() {
+    // Two threads for one vCPU: the guest's scheduler switches between them in the middle of a hold.
+    let program = "{ user_lock = \"table\", hold = \"50 ms\", hint = \"100 us\" }, { compute = \"100 us\" }";
+    let twice = |program: &str| {
+        of_pcpus(1, program, ", user_hint = \"100 us\", thread_slice = \"5 ms\"").replacen(
+            "threads = \"per vcpu\"",
+            "threads = 2",
+            1,
+        )
+    };
+    let hinted = format!("{STRIDE}+delay_unsafe=hinted");
+    let seen = delays(&run(&twice(program), &hinted));
+    let alone = delays(&run(&of_pcpus(1, program, ", user_hint = \"100 us\""), &hinted));
+    // So it overdraws far less often.
+    assert!(alone.penalised > 10 * seen.penalised, "{alone:?}, {seen:?}");
+}
+
 #[test]
 fn urgent_vcpus_wait_for_no_window_and_others_do() {
     // A vCPU that maps memory asks its sibling, which waits behind a guest that is never safe. The checkers

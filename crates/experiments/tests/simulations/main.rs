@@ -24,6 +24,7 @@ mod pins;
 mod preempt;
 mod promises;
 mod ranges;
+mod rcu;
 mod shares;
 mod stealing;
 mod sweep_results;

@@ -29,7 +29,7 @@ const SCENARIO: &str = r#"
 "#;
 
 /// Paths of times and counts that every policy has.
-const PATHS: [&str; 55] = [
+const PATHS: [&str; 56] = [
     "duration",
     "warmup",
     "seed",
@@ -58,6 +58,7 @@ const PATHS: [&str; 55] = [
     "vm.one.kernel.yield_spin",
     "vm.one.kernel.balance_interval",
     "vm.one.kernel.preemption_hint",
+    "vm.one.kernel.user_hint",
     "vm.one.kernel.thread_slice",
     "vm.one.kernel.call_function_handler",
     "vm.one.kernel.reschedule_handler",

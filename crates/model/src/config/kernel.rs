@@ -35,6 +35,10 @@ pub struct GuestKernelConfig {
     /// it doesn't.
     #[serde(skip_serializing_if = "is_none")]
     pub preemption_hint_ns: u32,
+    /// Its programs may say so, too, for so long at the most (`user_limit_us` of guest/hints/
+    /// microslice_hints.c). 0: it has no device for that.
+    #[serde(skip_serializing_if = "is_none")]
+    pub user_hint_ns: u32,
     /// Whether lists of sleepers have locks, and how long wakers hold them; `None`: lists have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_lists: Option<WakesUp>,
@@ -66,6 +70,8 @@ pub struct GuestKernelConfig {
 impl GuestKernelConfig {
     /// Longer than 98 % of all holds (VM'04, 5.2).
     pub const YIELD_SPIN_NS: u64 = 20 * US;
+    /// What programs may say at the most (`USER_LIMIT_MAX_US`, guest/hints/microslice_hints.c).
+    pub const USER_HINT_MAX_NS: u64 = 1_000 * US;
 }
 
 /// How a guest balances its threads (VM'04, section 4).
@@ -144,6 +150,10 @@ pub struct LockConfig {
 /// The name of the lock of each vCPU's runqueue. It is always there, one per vCPU; a configured lock of this
 /// name says its kind.
 pub const RUNQUEUE: &str = "runqueue";
+
+/// The name of the lock under which a vCPU reports to a grace period, with interrupts off (`rnp->lock`,
+/// kernel/rcu/tree.h). A kernel that doesn't configure it has none.
+pub const RCU_NODE: &str = "rcu_node";
 
 /// What kernels of today do, and those of the papers don't.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

@@ -21,6 +21,18 @@ const KINDS: [(&str, [&str; 3]); 5] = [
 /// emulated guest that shares its pCPUs makes hundreds in a second.
 const TRIED_MIN: u64 = 100;
 
+/// A program says by the module's device what it likes, up to a limit, and as long as it runs.
+fn a_programs_hint_is_its_vcpus_while_it_runs(line: &Value) {
+    let said = &line["said"];
+    let times = count(&said["times"]);
+    assert_eq!(said["limit"], 100, "the module's default: {line}");
+    assert_eq!(said["taken_back"], times, "it had been switched away from: {line}");
+    assert_eq!(said["left"], 0, "nobody has the device open: {line}");
+    for seen in ["seen", "given_back"] {
+        assert!(2 * count(&said[seen]) > times, "{seen}: {line}");
+    }
+}
+
 /// The page of the module that the guest has loaded by now.
 fn its_hint_page_is_found(host: &Host) {
     let scheduler =
@@ -53,6 +65,9 @@ fn locks_exclude_keep_their_order_and_lose_no_kick_while_holders_and_waiters_are
                 assert!(count(&locks[tried]) >= TRIED_MIN, "few {tried}: {seen}");
             }
         }
+        let line = guests[0].wait_for("\"said\"", from, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        println!("{}", line.text);
+        a_programs_hint_is_its_vcpus_while_it_runs(&serde_json::from_str(&line.text).expect("JSON"));
         its_hint_page_is_found(host);
     });
 }
