@@ -27,7 +27,7 @@ const THREAD_SCHEDULERS: [(&str, ThreadScheduler); 2] =
     [("fifo", ThreadScheduler::Fifo), ("eevdf", ThreadScheduler::Eevdf)];
 const LOCKS_MAX: usize = 256;
 const LOCK_INSTANCES_MAX: u64 = 65_536;
-pub const KEYS: [&str; 29] = [
+pub const KEYS: [&str; 30] = [
     "symbols",
     "lock_kind",
     "pv_spin",
