@@ -168,9 +168,15 @@ impl Simulation<'_> {
         }
     }
 
+    /// A ready thread isn't given to a vCPU that idles: nobody would call that one.
     fn prefer(&mut self, thread: ThreadId, vcpu: VcpuId) {
-        let from = std::mem::replace(&mut self.threads[thread].vcpu, vcpu);
-        if let Some(at) = self.guest[from].queue.iter().position(|&queued| queued == thread) {
+        let from = self.threads[thread].vcpu;
+        let at = self.guest[from].queue.iter().position(|&queued| queued == thread);
+        if at.is_some() && self.guest[vcpu].thread == ThreadId::NONE {
+            return;
+        }
+        self.threads[thread].vcpu = vcpu;
+        if let Some(at) = at {
             self.leave_queue(from, vcpu, thread);
             self.guest[from].queue.remove(at);
             self.guest[vcpu].queue.push_back(thread);

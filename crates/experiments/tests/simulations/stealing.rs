@@ -1,17 +1,21 @@
 //! A guest whose vCPUs take their threads from one list (Linux 2.4), with and without a module (VM'04, 4.2).
 
-use crate::common::run;
+use crate::common::{compute, run};
 use microslice_engine::report::RunReport;
 use microslice_experiments::scenario::{Overrides, load};
-use microslice_model::config::MS;
+use microslice_model::config::{Duration, MS, Phase, SimulationConfig, US};
 
-fn ten_processes(balloons: bool, plans: bool, seed: u64) -> RunReport {
+fn configured(balloons: bool, plans: bool, seed: u64) -> SimulationConfig {
     let settings = [("balloons", balloons), ("plans", plans)];
     let settings = settings.map(|(key, value)| (format!("vm.a.kernel.{key}"), value.to_string())).to_vec();
     let overrides = Overrides { policy: None, seed: Some(seed), settings };
     let mut config = load("vm04-stealing", &overrides).expect("a built-in scenario").config;
     (config.duration_ns, config.check) = (8_000 * MS, true);
-    run(&config)
+    config
+}
+
+fn ten_processes(balloons: bool, plans: bool, seed: u64) -> RunReport {
+    run(&configured(balloons, plans, seed))
 }
 
 /// What the process with least work has done, by that with most.
@@ -37,5 +41,21 @@ fn a_list_of_threads_loses_no_time() {
         // One pCPU and three tenths of another.
         let share = report.vms[0].run_ns as f64 / report.measured_ns as f64;
         assert!((1.25..1.35).contains(&share), "{balloons} {plans}: {share:.2}");
+    }
+}
+
+#[test]
+fn no_vcpu_sleeps_on_threads_that_a_plan_gave_it() {
+    for (balloons, plans) in [(true, false), (false, true), (true, true)] {
+        let mut config = configured(balloons, plans, 1);
+        let balance = config.vms[0].kernel.balance.as_mut().expect("it steals");
+        balance.interval_ns = 3 * MS;
+        for workload in &mut config.vms[0].workloads {
+            let sleep = Phase::Sleep { duration: Duration::Exponential { mean_ns: 12 * MS } };
+            workload.program = vec![compute(900 * US), sleep, Phase::Progress { units: 1 }];
+        }
+        // The checkers look.
+        let done: u64 = run(&config).vms[0].workloads.iter().map(|workload| workload.units_done).sum();
+        assert!(done > 3_000, "{balloons} {plans}: {done}");
     }
 }
