@@ -148,12 +148,18 @@ fn validate_vm(vm: &VmConfig, pcpus: usize) -> Result<(), SimError> {
     Ok(())
 }
 
+fn machine(config: &SimulationConfig) -> Machine {
+    let vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
+    let mut machine = Machine::new(&config.host, vms);
+    machine.cgroups.clone_from(&config.cgroups);
+    machine
+}
+
 impl<'a> Simulation<'a> {
     pub fn new(config: &'a SimulationConfig, sink: &'a mut dyn TraceSink) -> Result<Self, SimError> {
         validate(config)?;
-        let host_vms = config.vms.iter().map(|vm| host_vm(vm, config.host.pcpus)).collect();
-        let mut machine = Machine::new(&config.host, host_vms);
-        machine.cgroups.clone_from(&config.cgroups);
+        let texts = text::all()?;
+        let mut machine = machine(config);
         let scheduler =
             scheduler::build(&config.scheduler, &config.host.boosts, config.delay.as_ref(), &mut machine);
         let threads = config.vms.iter().flat_map(|vm| &vm.workloads).map(|workload| workload.threads).sum();
@@ -186,8 +192,8 @@ impl<'a> Simulation<'a> {
             programs: Programs::default(),
             workloads: IdVec::new(),
             vms: IdVec::new(),
-            classes: text::all()?.iter().flat_map(|text| text.classes.iter().copied()).collect(),
-            texts: text::all()?,
+            classes: texts.iter().flat_map(|text| text.classes.iter().copied()).collect(),
+            texts,
             samplers: Samplers::default(),
             random: Random::stream(config.seed, 0),
             slot: 0,

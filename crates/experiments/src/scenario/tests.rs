@@ -271,7 +271,7 @@ fn an_absurd_smt_speed_is_refused_with_its_place() {
 fn an_unknown_phase_is_refused_with_the_phases_that_exist() {
     let error = refuse_with("{ compute =", "{ computer =");
     assert!(
-        error.starts_with("bad.toml:10:7: unknown phase `computer`; allowed: compute, kernel, lock"),
+        error.starts_with("bad.toml:10:7: unknown phase `computer`; allowed: compute, kernel, rcu_read, "),
         "{error}"
     );
 }

@@ -135,6 +135,7 @@ impl Report {
             "skew_percent": figures.skew_percent(),
             "skew_time_ns": figures.skew_ns(),
             "longest_wait": figures.long_waits.longest().map(LongestWait::to_json),
+            "longest_wait_lately": figures.long_waits.lately().as_ref().map(LongestWait::to_json),
             "weight": vm.weight,
             "vmm_time_ns": figures.helpers.vmm_ns,
             "vhost_time_ns": figures.helpers.vhost_ns,
