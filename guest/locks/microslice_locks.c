@@ -174,17 +174,6 @@ static int work(void *argument)
 	return 0;
 }
 
-static u64 sum_of(size_t field)
-{
-	u64 sum = 0;
-	u32 cpu;
-
-	for (cpu = 0; cpu < TICKET_CPUS_MAX; cpu++)
-		sum += READ_ONCE(*(u64 *)((char *)&cpus.of[cpu] + field));
-	return sum;
-}
-#define SUM_OF(field) sum_of(offsetof(struct pv_ticket_cpu, field))
-
 /* Kicks waiters that have halted although it is their turn; returns how many have. */
 static u32 kick_again(void)
 {
@@ -211,7 +200,7 @@ static u32 watch(void)
 
 	while (ktime_get_ns() < end_ns && !signal_pending(current)) {
 		msleep_interruptible(LOOK_MS);
-		taken = SUM_OF(taken);
+		taken = TICKET_SUM(&cpus, taken);
 		if (taken != seen) {
 			seen = taken;
 			moved_ns = ktime_get_ns();
@@ -294,10 +283,11 @@ static int run(void)
 	    "{\"kind\":\"%s\",\"irqs\":\"%s\",\"cpus\":%u,\"elapsed_ns\":%llu,\"taken\":%llu,\"waited\":%lld,"
 	    "\"halts\":%lld,\"kicks\":%lld,\"yields\":%lld,\"overlaps\":%llu,\"overtakings\":%llu,\"lost_"
 	    "kicks\":%u}",
-	    kinds[wanted.kind], interrupts[wanted.irqs], count, ktime_get_ns() - began_ns, SUM_OF(taken),
-	    wanted.kind == STOCK ? -1ll : SUM_OF(waited), wanted.kind == STOCK ? -1ll : SUM_OF(halts),
-	    wanted.kind == STOCK ? -1ll : SUM_OF(kicks), wanted.kind == STOCK ? -1ll : SUM_OF(yields),
-	    overlaps, overtakings, lost);
+	    kinds[wanted.kind], interrupts[wanted.irqs], count, ktime_get_ns() - began_ns,
+	    TICKET_SUM(&cpus, taken), wanted.kind == STOCK ? -1ll : TICKET_SUM(&cpus, waited),
+	    wanted.kind == STOCK ? -1ll : TICKET_SUM(&cpus, halts),
+	    wanted.kind == STOCK ? -1ll : TICKET_SUM(&cpus, kicks),
+	    wanted.kind == STOCK ? -1ll : TICKET_SUM(&cpus, yields), overlaps, overtakings, lost);
 	return 0;
 }
 

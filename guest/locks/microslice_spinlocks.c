@@ -89,23 +89,13 @@ static struct ftrace_ops replacement = {.func = replace,
 #endif
 };
 
-static u64 sum_of(size_t field)
-{
-	u64 sum = 0;
-	u32 cpu;
-
-	for (cpu = 0; cpu < TICKET_CPUS_MAX; cpu++)
-		sum += READ_ONCE(*(u64 *)((char *)&cpus.of[cpu] + field));
-	return sum;
-}
-#define SUM_OF(field) sum_of(offsetof(struct pv_ticket_cpu, field))
-
 static int get_counts(char *buffer, const struct kernel_param *param)
 {
 	return scnprintf(
 	    buffer, PAGE_SIZE,
 	    "{\"taken\":%llu,\"waited\":%llu,\"halts\":%llu,\"kicks\":%llu,\"without_line\":%llu}\n",
-	    SUM_OF(taken), SUM_OF(waited), SUM_OF(halts), SUM_OF(kicks), (u64)atomic64_read(&without_line));
+	    TICKET_SUM(&cpus, taken), TICKET_SUM(&cpus, waited), TICKET_SUM(&cpus, halts),
+	    TICKET_SUM(&cpus, kicks), (u64)atomic64_read(&without_line));
 }
 
 static const struct kernel_param_ops counts_ops = {.get = get_counts, .set = set_nothing};

@@ -82,6 +82,18 @@ struct pv_ticket_cpus {
 	struct pv_ticket_cpu of[TICKET_CPUS_MAX];
 };
 
+/* Returns the sum of what all CPUs have counted in the u64 at that offset of theirs. */
+static inline u64 ticket_sum_at(struct pv_ticket_cpus *cpus, unsigned long offset)
+{
+	u64 sum = 0;
+	u32 cpu;
+
+	for (cpu = 0; cpu < TICKET_CPUS_MAX; cpu++)
+		sum += LOCK_LOAD((u64 *)((char *)&cpus->of[cpu] + offset));
+	return sum;
+}
+#define TICKET_SUM(cpus, field) ticket_sum_at(cpus, __builtin_offsetof(struct pv_ticket_cpu, field))
+
 static inline u32 ticket_is_turn(u16 head, u16 ticket)
 {
 	return !((head ^ ticket) & (u16)~TICKET_SOMEBODY_HALTS);

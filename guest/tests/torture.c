@@ -163,15 +163,6 @@ static void *run(void *argument)
 	return NULL;
 }
 
-static u64 sum_of(size_t field, u32 threads)
-{
-	u64 sum = 0;
-
-	for (u32 cpu = 0; cpu < threads; cpu++)
-		sum += *(u64 *)((char *)&cpus.of[cpu] + field);
-	return sum;
-}
-
 static int stalled;
 
 /* Until the time is over, or nothing moves any more. */
@@ -224,11 +215,8 @@ int main(int argc, char **argv)
 	printf("{\"kind\":\"%s\",\"threads\":%u,\"taken\":%lu,\"waited\":%lu,\"halts\":%lu,\"kicks\":%lu,"
 	       "\"yields\":%lu,"
 	       "\"overlaps\":%lu,\"overtakings\":%lu,\"stalled\":%s}\n",
-	       argv[1], threads, sum_of(offsetof(struct pv_ticket_cpu, taken), threads),
-	       sum_of(offsetof(struct pv_ticket_cpu, waited), threads),
-	       sum_of(offsetof(struct pv_ticket_cpu, halts), threads),
-	       sum_of(offsetof(struct pv_ticket_cpu, kicks), threads),
-	       sum_of(offsetof(struct pv_ticket_cpu, yields), threads), overlaps, overtakings,
-	       stalled ? "true" : "false");
+	       argv[1], threads, TICKET_SUM(&cpus, taken), TICKET_SUM(&cpus, waited),
+	       TICKET_SUM(&cpus, halts), TICKET_SUM(&cpus, kicks), TICKET_SUM(&cpus, yields), overlaps,
+	       overtakings, stalled ? "true" : "false");
 	return overlaps || overtakings || stalled || kernel_fault;
 }
