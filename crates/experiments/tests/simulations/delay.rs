@@ -132,7 +132,8 @@ fn hints_keep_holders_running_and_a_guest_that_overdraws_pays_for_it() {
 /// A lock of the program's own, in user mode; with a hint or none.
 fn user_locks(hint: &str) -> String {
     format!(
-        "{{ compute = \"exponential 20 us\" }}, {{ user_lock = \"table\", hold = \"exponential 20 us\"{hint} }}"
+        "{{ compute = \"exponential 20 us\" }}, \
+         {{ user_lock = \"table\", hold = \"exponential 20 us\"{hint} }}"
     )
 }
 

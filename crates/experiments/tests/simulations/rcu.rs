@@ -17,12 +17,16 @@ fn config(
     others: bool,
     settings: &[(&str, &str)],
 ) -> SimulationConfig {
-    let other = "[[vm]]\nname = \"other\"\nvcpus = 4\nkernel = \"linux-6.18\"\nworkloads = [{ use = \"lookbusy\", threads = \"per vcpu\" }]\n";
+    let other = "[[vm]]\nname = \"other\"\nvcpus = 4\nkernel = \"linux-6.18\"\n\
+                 workloads = [{ use = \"lookbusy\", threads = \"per vcpu\" }]\n";
     let text = format!(
-        "warmup = \"100 ms\"\nduration = \"3 s\"\nhost = {{ extends = \"xeon-e5645\", pcpus = 4, llc_pcpus = 4 }}\n\
+        "warmup = \"100 ms\"\nduration = \"3 s\"\n\
+         host = {{ extends = \"xeon-e5645\", pcpus = 4, llc_pcpus = 4 }}\n\
          [[vm]]\nname = \"target\"\nvcpus = {vcpus}\nkernel = \"linux-6.18\"\n\
-         workloads = [{{ name = \"program\", threads = \"per vcpu\", program = [{program}, {{ progress = 1 }}] }},\n\
-         {{ name = \"writer\", threads = 1, program = [{{ compute = \"50 us\" }}, {{ synchronize_rcu = 1 }}, {{ progress = 1 }}] }}]\n{}",
+         workloads = [{{ name = \"program\", threads = \"per vcpu\", \
+         program = [{program}, {{ progress = 1 }}] }},\n\
+         {{ name = \"writer\", threads = 1, \
+         program = [{{ compute = \"50 us\" }}, {{ synchronize_rcu = 1 }}, {{ progress = 1 }}] }}]\n{}",
         if others { other } else { "" }
     );
     let settings = settings.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -130,8 +134,10 @@ fn a_vm_without_writers_has_no_grace_periods() {
 
 #[test]
 fn a_sleeping_lock_of_rcu_is_refused() {
-    let text = "host = \"homelab\"\npolicy = \"eevdf\"\nduration = \"1 s\"\n[[vm]]\nname = \"a\"\nvcpus = 1\nworkloads = [\"lookbusy\"]\n\
-                kernel = { extends = \"linux-6.18\", lock = [{ name = \"rcu_node\", kind = \"sleeping\", symbol = \"dput\" }] }\n";
+    let text = "host = \"homelab\"\npolicy = \"eevdf\"\nduration = \"1 s\"\n\
+                [[vm]]\nname = \"a\"\nvcpus = 1\nworkloads = [\"lookbusy\"]\n\
+                kernel = { extends = \"linux-6.18\", \
+                lock = [{ name = \"rcu_node\", kind = \"sleeping\", symbol = \"dput\" }] }\n";
     let error = parse("test", text, &Overrides::default()).expect_err("it sleeps").to_string();
     assert!(error.contains("lock `rcu_node` can't sleep: RCU takes it in interrupts"), "{error}");
 }

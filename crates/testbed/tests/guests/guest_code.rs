@@ -160,7 +160,8 @@ fn a_word_that_is_overwritten_is_found_out() {
 fn pending_beside_the_kernels_head_is_found_out() {
     let right = "\t\tif (seen >> WORD_TAIL_SHIFT) {\n";
     let wrong = format!(
-        "\t\tif (seen & WORD_LOCKED_MASK && !(seen & WORD_PENDING))\n\t\t\tLOCK_STORE(&lock->pending, 1);\n{right}"
+        "\t\tif (seen & WORD_LOCKED_MASK && !(seen & WORD_PENDING))\n\
+         \t\t\tLOCK_STORE(&lock->pending, 1);\n{right}"
     );
     assert_eq!(fault_of(LINE, right, &wrong), "it doesn't end");
 }
